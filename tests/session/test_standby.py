@@ -11,14 +11,14 @@ import pytest
 import tgbench as tg
 from tgbench.graph.graph import Graph
 from tgbench.plans.decisions import Decisions, Instead
-from tgbench.runs.split import WHOLE
+from tgbench.runs.split import WHOLE, Cut
 from tgbench.session.purse import SHARE
 from tgbench.session.standby import CHANGING, CLEARLY, LEAST, TRIAL, Standby
 from tgbench.sources.models import gemma3
 from tgbench.sources.models.checkpoints import gemma3_checkpoint, gemma3_reduced
 
 TOKENS = 64
-PIECES_BYTES, WHOLE_BYTES = 130_000, 180_000  # in which large runs are in pieces, and not
+PIECES_BYTES, MIDDLE_BYTES = 130_000, 188_188  # large runs are in pieces, and might be
 
 
 @pytest.fixture(scope="module")
@@ -54,26 +54,40 @@ def decisions_of(session: Any) -> Decisions:
     return found
 
 
-def pair(share: float = 0.5, price_ns: float = 1_000.0) -> Standby | None:
+KIND: Any = "of rows"
+OTHER: Any = "of anything"
+
+
+def pair(
+    share: float = 0.5, price_ns: float = 1_000.0, hopes: Any = None, in_pieces: bool = True
+) -> Standby:
     other: Any = object()
-    first: Any = type("Made", (), {"instead": Instead(other, share)})()
-    return Standby.of(first, price_ns)
+    cut = Cut("x", 0, 4) if in_pieces else WHOLE
+    instead = Instead(other, share, hopes or {})
+    first: Any = type("Made", (), {"instead": instead, "cut": cut})()
+    found = Standby.of(first, price_ns)
+    assert found is not None
+    assert found.in_force is first
+    assert found.other is other
+    return found
 
 
-def test_what_is_hardly_quicker_does_not_stand_by() -> None:
-    assert pair(CLEARLY + 0.01) is None
-    assert pair(CLEARLY) is not None
-    alone: Any = type("Made", (), {"instead": None})()
-    assert Standby.of(alone, 100.0) is None
+def runs_until_change(standby: Standby, took_ns: float, full_ns: float, kind: Any = OTHER) -> int:
+    return next(i for i in range(1, 1_000_000) if standby.ran(kind, took_ns, full_ns))
 
 
-def test_plans_change_when_that_is_what_runs_took_longer() -> None:
+@pytest.mark.parametrize("cut", [WHOLE, Cut("x", 0, 4)])
+def test_what_is_hardly_quicker_does_not_stand_by(cut: Cut) -> None:
+    for instead in (None, Instead(object(), CLEARLY + 0.01, {})):  # type: ignore[arg-type]
+        made: Any = type("Made", (), {"instead": instead, "cut": cut})()
+        assert Standby.of(made, 100.0) is None
+    assert pair(CLEARLY, in_pieces=cut != WHOLE) is not None
+
+
+def test_plans_change_when_runs_took_longer_by_a_few_times_what_that_takes() -> None:
     standby = pair(0.5)
-    assert standby is not None
     first, second = standby.in_force, standby.other
-    runs = 100 * CHANGING
-    assert not any(standby.ran(took_ns=30.0, full_ns=40.0) for _ in range(runs))  # 10 longer each
-    assert standby.ran(30.0, 40.0)
+    assert runs_until_change(standby, 30.0, 40.0) == 100 * CHANGING + 1  # 10 longer each
     assert standby.change() is second
     assert standby.in_force is second
     assert standby.other is first
@@ -81,35 +95,62 @@ def test_plans_change_when_that_is_what_runs_took_longer() -> None:
 
 def test_runs_that_took_less_put_a_change_off_but_not_for_ever() -> None:
     standby = pair(0.5)
-    assert standby is not None
-    for _ in range(1_000):
-        assert not standby.ran(took_ns=1.0, full_ns=40.0)
-    runs = next(i for i in range(1, 10_000) if standby.ran(30.0, 40.0))
+    assert not any(standby.ran(OTHER, took_ns=1.0, full_ns=40.0) for _ in range(1_000))
+    runs = runs_until_change(standby, 30.0, 40.0)
     assert runs == 100 * CHANGING + 101, "what was saved counts as far as changing takes"
 
 
-def test_what_everything_takes_has_to_be_known() -> None:
-    standby = pair()
-    assert standby is not None
-    assert not any(standby.ran(took_ns=1e9, full_ns=0.0) for _ in range(10))
+@pytest.mark.parametrize("in_pieces", [True, False])
+def test_what_everything_takes_has_to_be_known(in_pieces: bool) -> None:
+    standby = pair(hopes={KIND: 1.0}, in_pieces=in_pieces)
+    assert not any(standby.ran(KIND, took_ns=1e9, full_ns=0.0) for _ in range(10))
     assert not standby.aside_ns
+    assert not standby.saved_ns
 
 
-def test_the_first_plan_gets_a_trial_once_that_is_saved_up() -> None:
+def test_pieces_get_a_trial_once_that_is_saved_up() -> None:
     standby = pair()
-    assert standby is not None
     standby.change()
-    runs = next(i for i in range(1, 100_000) if standby.ran(took_ns=20.0, full_ns=20.0))
+    runs = runs_until_change(standby, took_ns=20.0, full_ns=20.0)
     assert runs == int(TRIAL * 1_000.0 / (SHARE * 20.0)) + 1
-    assert standby.change() is standby.first
+    assert standby.change() is standby.pieces
+
+
+@pytest.mark.parametrize("was_whole", [True, False])
+def test_pieces_get_a_trial_where_runs_in_a_row_would_take_less(was_whole: bool) -> None:
+    """Decoding, after edits or from the first run on."""
+    standby = pair(hopes={KIND: 5.0}, in_pieces=not was_whole)
+    if not was_whole:
+        standby.change()
+    first = runs_until_change(standby, took_ns=35.0, full_ns=40.0, kind=KIND)
+    assert first == 100 * CHANGING // 3 + 1
+    assert standby.change() is standby.pieces
+    assert runs_until_change(standby, 60.0, 40.0) > 0
+    assert standby.change() is standby.whole
+    again = runs_until_change(standby, took_ns=35.0, full_ns=40.0, kind=KIND)
+    assert again == 2 * (100 * CHANGING // 3) + 1, "it has to promise twice as much"
+
+
+def test_runs_of_other_classes_in_between_are_no_row() -> None:
+    """A chat: tokens, and now and then a block that nothing is expected of."""
+    standby = pair(hopes={KIND: 5.0}, in_pieces=False)
+    for _ in range(20):
+        assert not any(standby.ran(KIND, took_ns=35.0, full_ns=40.0) for _ in range(20))
+        assert not standby.ran(OTHER, took_ns=35.0, full_ns=40.0)
+        assert not standby.aside_ns
+
+
+def test_what_is_expected_to_take_as_long_gets_no_trial_for_that() -> None:
+    """An edit anywhere: the first row is one of the places of its class."""
+    standby = pair(hopes={KIND: 60.0}, in_pieces=False)
+    runs = runs_until_change(standby, took_ns=40.0, full_ns=40.0, kind=KIND)
+    assert runs == int(TRIAL * 1_000.0 / (SHARE * 40.0)) + 1
 
 
 def test_plans_do_not_change_to_and_fro_where_programs_came_from_a_file() -> None:
-    standby = pair(price_ns=0.0)
-    assert standby is not None
-    changes = 0
+    standby, changes = pair(price_ns=0.0), 0
     for _ in range(10_000):
-        if standby.ran(took_ns=60.0, full_ns=40.0):
+        if standby.ran(OTHER, took_ns=60.0, full_ns=40.0):
             standby.change()
             changes += 1
     assert 2 <= changes <= 10_000 / (TRIAL * LEAST / SHARE) * 2 + 1
@@ -126,8 +167,9 @@ def test_a_plan_with_runs_in_pieces_says_what_competed(graph: Graph, folder: Pat
     assert other.placement.size_bytes <= PIECES_BYTES
     assert other.classes == made.classes
     assert 0.0 < made.instead.share < 1.0
+    assert made.instead.hopes.keys() == made.classes.keys()
     assert session.runner.standby is not None
-    roomy = opened(graph, folder, WHOLE_BYTES)
+    roomy = opened(graph, folder, None)
     roomy.run({"ids": edits(0)[0]})
     assert decisions_of(roomy).cut == WHOLE
     assert decisions_of(roomy).instead is None
@@ -141,7 +183,7 @@ def test_results_are_the_same_whichever_is_in_force(
     """Changed after every third run, and back."""
     session, fresh = opened(graph, folder), opened(graph, folder, None)
     seen: list[Decisions] = []
-    monkeypatch.setattr(Standby, "ran", lambda self, took_ns, full_ns: len(seen) % 3 == 2)
+    monkeypatch.setattr(Standby, "ran", lambda self, kind, took_ns, full_ns: len(seen) % 3 == 2)
     for i, ids in enumerate(edits(18)):
         seen.append(decisions_of(session) if i else None)  # type: ignore[arg-type]
         want = {"logits": np.s_[0, 5 + i]} if i % 2 else None
@@ -165,8 +207,8 @@ def test_edits_anywhere_end_with_runs_that_are_whole(
     monkeypatch.setattr("tgbench.session.standby.LEAST", 0)
     ran = Standby.ran
 
-    def told(self: Standby, took_ns: float, full_ns: float) -> bool:
-        return ran(self, 10.0 if self.is_first else 1.0, 1.0)
+    def told(self: Standby, kind: Any, took_ns: float, full_ns: float) -> bool:
+        return ran(self, kind, 10.0 if self.in_pieces else 0.0, 1.0)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Standby, "ran", told)
@@ -176,6 +218,36 @@ def test_edits_anywhere_end_with_runs_that_are_whole(
             cuts.append(decisions_of(session).cut == WHOLE)
     assert cuts == [False] * cuts.index(True) + [True] * (40 - cuts.index(True))
     assert cuts.index(True) == 6
+
+
+@pytest.mark.parametrize("is_hoped", [True, False])
+def test_runs_in_a_row_that_would_take_less_end_with_pieces(
+    graph: Graph, folder: Path, is_hoped: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By times that a test says; of a class that is planned for, and of one that is not."""
+    session, fresh = opened(graph, folder, MIDDLE_BYTES), opened(graph, folder, None)
+    session.run({"ids": edits(0)[0]})
+    assert decisions_of(session).cut == WHOLE
+    standby = session.runner.standby
+    standby.price_ns, longest = 50.0 / CHANGING, max(standby.hopes.values())
+    monkeypatch.setattr("tgbench.session.standby.LEAST", 0)
+    ran = Standby.ran
+
+    def told(self: Standby, kind: Any, took_ns: float, full_ns: float) -> bool:
+        return ran(self, kind, longest + 10.0 if not self.in_pieces else 0.0, 1.0)
+
+    cuts = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Standby, "ran", told)
+        for ids in edits(20)[1:]:
+            want = None if is_hoped else {"logits": np.s_[0, 7]}
+            found = session.run({"ids": ids}, want=want)["logits"]
+            fresh.forget()
+            expected = fresh.run({"ids": ids}, want=want)["logits"]
+            np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+            cuts.append(decisions_of(session).cut == WHOLE)
+    assert all(cuts) is not is_hoped
+    assert cuts[-1] is not is_hoped
 
 
 def test_a_plan_that_somebody_asked_for_is_left_alone(graph: Graph, folder: Path) -> None:

@@ -137,7 +137,8 @@ class Decisions:
         price_ns: what one more byte of memory would save a run, at the margin.
         machine: the one that these times are expected on (`Machine.facts`).
         records: the measurements that they stand on (`CostModel.basis`); "" for models alone.
-        instead: where large runs are in pieces, the best plan in which none is.
+        instead: where large runs are in pieces, the best plan in which none is; where none is, the
+            best of those that keep all that is read again, and compute large runs in pieces.
     """
 
     scheduled: ScheduledGraph
@@ -162,16 +163,19 @@ class Decisions:
 
 @dataclass(frozen=True)
 class Instead:
-    """A plan that competed with another one.
+    """A plan that competed with another one, one of which computes large runs in pieces.
 
     Fields:
         decisions: that plan.
-        share: what computing everything is expected to take under it, of what that takes under the
-            other one.
+        share: what computing everything is expected to take where it is whole, of what that takes
+            in pieces.
+        hopes: what warm runs of a class are expected to take at most under the plan with pieces,
+            wherever they are.
     """
 
     decisions: Decisions
     share: float
+    hopes: Mapping[BucketClass, float]
 
 
 @dataclass(frozen=True)

@@ -98,20 +98,44 @@ class Made:
 
     @property
     def chosen(self) -> Decisions:
-        """The plan; with the one that is to be taken instead, if runs in pieces come often."""
-        made = self.decisions
-        whole = [one for one in self.others if one.decisions.cut == WHOLE]
-        if made.cut == WHOLE or not whole or not self.afresh_ns:
-            return made
-        best = min(whole, key=lambda one: one.afresh_ns)
-        return replace(made, instead=Instead(best.decisions, best.afresh_ns / self.afresh_ns))
+        """The plan; with the one that is to be taken instead, if other runs come than expected."""
+        if self.in_pieces:
+            whole = [one for one in self.others if not one.in_pieces]
+            other = min(whole, key=lambda one: one.afresh_ns, default=None)
+        else:
+            cut = [one for one in self.others if one.in_pieces and one.keeps_all]
+            other = min(cut, key=lambda one: one.time_ns, default=None)
+        if other is None:
+            return self.decisions
+        pieces, least = (self, other) if self.in_pieces else (other, self)
+        if not pieces.afresh_ns:
+            return self.decisions
+        share = least.afresh_ns / pieces.afresh_ns
+        return replace(self.decisions, instead=Instead(other.decisions, share, pieces.hopes))
+
+    @property
+    def in_pieces(self) -> bool:
+        """Whether large runs are."""
+        return self.decisions.cut != WHOLE
 
     @cached_property
     def afresh_ns(self) -> float:
         """The expected mean time of the runs that begin with nothing."""
-        cold = [replace(one, weight=1.0) for one in self.goal.weighed if one.cold]
-        made = self.decisions
-        return self.planner.expected_ns(self._propagator, cold, made.cut, made.placement)
+        return self._expected_ns(one for one in self.goal.weighed if one.cold)
+
+    @property
+    def hopes(self) -> dict[BucketClass, float]:
+        """What runs of a class are expected to take that begin with what is kept, at most."""
+        found: dict[BucketClass, float] = {}
+        for one in self.goal.weighed:
+            if not one.cold:
+                found[one.kind] = max(found.get(one.kind, 0.0), self._expected_ns([one]))
+        return found
+
+    def _expected_ns(self, runs: Iterable[Scenario]) -> float:
+        """The expected mean time of some runs, each as much as the others."""
+        made, alike = self.decisions, [replace(one, weight=1.0) for one in runs]
+        return self.planner.expected_ns(self._propagator, alike, made.cut, made.placement)
 
     @property
     def keeps_all(self) -> bool:
@@ -135,7 +159,7 @@ class Made:
     @property
     def feared_ns(self) -> float:
         """The same; more where runs are in pieces."""
-        return self.time_ns * (1.0 if self.decisions.cut == WHOLE else IN_PIECES)
+        return self.time_ns * (IN_PIECES if self.in_pieces else 1.0)
 
     @property
     def is_cheap(self) -> bool:

@@ -231,8 +231,8 @@ class Runner:
             self._rehearse(first)
             self._stand_by()
         elif self.standby is not None:
-            took_ns = self._steady_ns() - began_work
-            self._changes = self.standby.ran(took_ns, self.chooser.full_ns)
+            took_ns, spot = self._steady_ns() - began_work, self.classifier.spot(decision.bucket)
+            self._changes = self.standby.ran(spot.kind, took_ns, self.chooser.full_ns)
         return results
 
     def _stand_by(self) -> None:
