@@ -263,6 +263,18 @@ def test_a_plan_that_somebody_asked_for_is_left_alone(graph: Graph, folder: Path
     assert session.runner.standby is None
 
 
+def test_plans_made_anew_for_compiled_code_have_one_that_stands_by(
+    graph: Graph, folder: Path
+) -> None:
+    session = opened(graph, folder)
+    session.run({"ids": edits(0)[0]})
+    session.runner._take_up_code()
+    session.run({"ids": edits(1)[1]})
+    standby = session.runner.standby
+    assert standby is not None
+    assert standby.in_force is decisions_of(session)
+
+
 def test_nothing_changes_where_other_sessions_have_the_room(graph: Graph, folder: Path) -> None:
     session = opened(graph, folder)
     session.run({"ids": edits(0)[0]})

@@ -100,17 +100,17 @@ class Made:
     def chosen(self) -> Decisions:
         """The plan; with the one that is to be taken instead, if other runs come than expected."""
         if self.in_pieces:
-            whole = [one for one in self.others if not one.in_pieces]
-            other = min(whole, key=lambda one: one.afresh_ns, default=None)
+            uncut = [one for one in self.others if not one.in_pieces]
+            other = min(uncut, key=lambda one: one.afresh_ns, default=None)
         else:
             cut = [one for one in self.others if one.in_pieces and one.keeps_all]
             other = min(cut, key=lambda one: one.time_ns, default=None)
         if other is None:
             return self.decisions
-        pieces, least = (self, other) if self.in_pieces else (other, self)
+        pieces, whole = (self, other) if self.in_pieces else (other, self)
         if not pieces.afresh_ns:
             return self.decisions
-        share = least.afresh_ns / pieces.afresh_ns
+        share = whole.afresh_ns / pieces.afresh_ns
         return replace(self.decisions, instead=Instead(other.decisions, share, pieces.hopes))
 
     @property
@@ -405,11 +405,7 @@ class Planner:
         goal = Goal(scenarios, scenarios, budget_bytes, keep_all, likely)
         found = self._found(goal, tried)
         if found is not None:
-            found = self._roomier(found, scenarios, likely, budget_bytes)
-            if found.instead is None:
-                return found
-            other = self._roomier(found.instead.decisions, scenarios, likely, budget_bytes)
-            return replace(found, instead=replace(found.instead, decisions=other))
+            return self._roomier(found, scenarios, likely, budget_bytes)
         assert budget_bytes is not None  # without a budget everything fits
         needed_bytes = min(one.placement.size_bytes for one in tried)
         bound_bytes, next_bytes = least(self.runs, scenarios).size_bytes, needed_bytes - 1
@@ -431,8 +427,11 @@ class Planner:
         budget_bytes: int | None,
     ) -> Decisions:
         """The same over a map with room for what may come and for other parts of what is computed,
-        as far as the budget goes: runs that nobody planned for want some, too.
+        as far as the budget goes: runs that nobody planned for want some, too. So is what competed.
         """
+        if (instead := made.instead) is not None:
+            other = self._roomier(instead.decisions, scenarios, likely, budget_bytes)
+            made = replace(made, instead=replace(instead, decisions=other))
         if budget_bytes is None and not likely:
             return made  # whose map has room for parts already
         planner = self._over(made.scheduled)

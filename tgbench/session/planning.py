@@ -364,11 +364,6 @@ class Planning:
         """Kernels by what this session knows of times, as searches choose them."""
         return Choices(self.rules, self.costs.kernels)
 
-    @property
-    def _costs_known(self) -> Hashable:
-        """Equal while kernels are chosen in the same way."""
-        return self.costs.version, self.costs.asked, tuple(sorted(self.costs.pins.items()))
-
     def calibrate(self, planner: Planner, happened: Iterable[Bucket] = ()) -> None:
         """Time what counts in the runs of the classes at hand, in those that may come, and in the
         most frequent ones of those that happened, and was never timed here.
@@ -416,15 +411,13 @@ class Planning:
                 ),
                 self.budget_bytes,
             )
-        made = self._for_these(made)
-        if (instead := made.instead) is not None:
-            other = self._for_these(instead.decisions)
-            made = replace(made, instead=replace(instead, decisions=other))
-        return logged("planned", made, began_ns)
+        return logged("planned", self._for_these(made), began_ns)
 
     def _for_these(self, made: Decisions) -> Decisions:
-        """The same for the classes at hand, by what is known now."""
-        return replace(made, classes=dict(self.classes), records=self.costs.basis)
+        """The same for the classes at hand, by what is known now; and so what competed."""
+        if (instead := made.instead) is not None:
+            instead = replace(instead, decisions=self._for_these(instead.decisions))
+        return replace(made, classes=dict(self.classes), records=self.costs.basis, instead=instead)
 
     def searched(
         self, search: Search, happened: Iterable[Bucket], start: Decisions | None
@@ -450,7 +443,8 @@ class Planning:
 
     def _trace(self, happened: Iterable[Bucket]) -> ReadTrace:
         """What happened, as it was read last if that is the same."""
-        history, known = tuple(self.history(happened)), self._costs_known
+        history, costs = tuple(self.history(happened)), self.costs
+        known = costs.version, costs.asked, tuple(sorted(costs.pins.items()))
         last = self._read
         if (
             last is None

@@ -28,6 +28,7 @@ from tgbench.base.regions import Region
 from tgbench.base.switches import RUNS, tell
 from tgbench.kernels import beside
 from tgbench.kernels.waiting import waiting
+from tgbench.plans.decisions import Decisions
 from tgbench.plans.search.effort import Effort
 from tgbench.programs.ahead import compile_loops
 from tgbench.programs.lowering import DoesNotFit
@@ -192,7 +193,8 @@ class Runner:
         self._likely: Likely = ()  # what may follow the first run
         self._quick = 0  # the last plan that was made in a run
         self.standby: Standby | None = None
-        self._changes, self._made_ns = False, 0  # of making, when it was last looked at plans
+        self._changes = False  # whether the next run begins with the plan that stands by
+        self._made_ns = 0  # what making had taken when that was looked for
         self._awaits_code = not beside.is_there()
         self.tryer = self._new_tryer()
         self.waiting = waiting()
@@ -252,9 +254,7 @@ class Runner:
             self.standby = None  # other sessions have that room by now
             return
         began_ns = time.perf_counter_ns()
-        self.keeper.install(logged("changed", self.standby.change(), began_ns))
-        self._quick = self.keeper.plans
-        compile_loops(self.keeper.memory.specialiser.lowerer)
+        self._replace_plan(logged("changed", self.standby.change(), began_ns), is_ours=True)
 
     def _rehearse(self, first: Decision) -> None:
         """See with the first answer of a plan what may come next: for as long again, at most, but
@@ -407,15 +407,21 @@ class Runner:
         self.planning.know_anew()
         memory = self.keeper.standing.memory
         if memory is not None:
-            decisions = memory.decisions
-            if self._quick == self.keeper.plans:
+            decisions, is_ours = memory.decisions, self._quick == self.keeper.plans
+            if is_ours:
                 with suppress(BudgetError):
                     decisions = self.planning.quick()
-            self.keeper.install(decisions)
-            if not self.chooser.strict:
-                compile_loops(self.keeper.memory.specialiser.lowerer)
+            self._replace_plan(decisions, is_ours)
         self.tryer = self._new_tryer()
         self._awaits_code = False
+
+    def _replace_plan(self, decisions: Decisions, is_ours: bool) -> None:
+        """Put a plan in force in place of another one; ours, or one that somebody asked for."""
+        self.keeper.install(decisions)
+        if is_ours:
+            self._quick = self.keeper.plans
+        if not self.chooser.strict:
+            compile_loops(self.keeper.memory.specialiser.lowerer)
 
     def _new_tryer(self) -> Tryer | None:
         calibrator = self.planning.calibrator
