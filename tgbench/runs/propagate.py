@@ -186,7 +186,7 @@ class Propagator:
 
     def _dependencies(self, valid: Mapping[Node, Region]) -> dict[Node, Region]:
         """What of the inputs and states these parts follow from."""
-        needed, _, _ = at_once(Propagator._going_back(self, {}, valid))
+        needed, _, _ = at_once(self._going_back({}, valid))
         return {node: region for node, region in needed.items() if node.is_leaf}
 
     def forward(self, changed: Mapping[Node, Region]) -> dict[Node, Region]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop, heappush
+from typing import Any
 
 from tgbench.base.coords import STANDING, Guard, record
 from tgbench.base.memo import Latest
@@ -41,6 +42,7 @@ class _Decision:
     Fields:
         usable: what was there.
         lasting: nodes of which what is computed adds to that.
+        demand: what was asked for.
         needed: of every node that something was needed of.
         parts: of every node of those that is computed, or looks at one.
         guards: that parts stand on, where there are any.
@@ -48,6 +50,7 @@ class _Decision:
 
     usable: Mapping[Node, Left] = field(default_factory=dict)
     lasting: frozenset[Node] = frozenset()
+    demand: Mapping[Node, Region] = field(default_factory=dict)
     needed: Mapping[Node, Region] = field(default_factory=dict)
     parts: Mapping[Node, NodePart] = field(default_factory=dict)
     guards: Mapping[Node, set[Guard]] = field(default_factory=dict)
@@ -61,6 +64,7 @@ class Before:
         self.decisions = Latest[Hashable, _Decision](most)
         self.steps = Latest[Hashable, Step](most)
         self.dirty = rules.allowance.memo(most)
+        self.depended_on = rules.allowance.memo(most)
         self.readers: dict[Node, list[tuple[Node, int]]] = {node: [] for node in graph.nodes}
         for node in reversed(schedule):
             for i, parent in enumerate(node.inputs):
@@ -84,9 +88,21 @@ class Redecider(Propagator):
     ) -> None:
         super().__init__(graph, storage, rules, schedule)
         self.before = before
+        self._depended_on = before.depended_on  # it does not depend on what is retained
         self._run: Hashable = None
+        self._change: Hashable = None  # that may be felt
         over = storage.overlaps
         self._written = WrittenOver(over, self.position) if isinstance(over, Overlaps) else None
+
+    def felt(
+        self, changed: Mapping[Node, Region], valid: Mapping[Node, Region]
+    ) -> Mapping[Node, Region]:
+        self._change = key_of(changed)
+        return super().felt(changed, valid)
+
+    def _dependencies(self, valid: Mapping[Node, Region]) -> dict[Node, Region]:
+        self._run = self._change, len(valid) > 1, tuple(STANDING.origin)
+        return super()._dependencies(valid)
 
     def forwarding(self, changed: Mapping[Node, Region]) -> Pausing[dict[Node, Region]]:
         """What is dirty does not depend on what is there."""
@@ -144,8 +160,10 @@ class Redecider(Propagator):
         if last is None:
             last, differ = _Decision(), set(demand)
         else:
-            differ = _differing(usable, last.usable) | (lasting ^ last.lasting)
+            adds = (lasting ^ last.lasting) & usable.keys()
+            differ = _differing(usable, last.usable) | adds
             differ.intersection_update(last.parts)
+            differ |= _differing(demand, last.demand)
         needed, parts, guards = dict(last.needed), dict(last.parts), dict(last.guards)
         waiting = [-position[node] for node in differ if node in position]
         heapify(waiting)
@@ -178,7 +196,7 @@ class Redecider(Propagator):
             needed.pop(node, None)
             if region is not None:
                 needed[node] = region
-        return _Decision(usable, lasting, needed, parts, guards)
+        return _Decision(usable, lasting, demand, needed, parts, guards)
 
     def _needed(
         self, node: Node, demand: Mapping[Node, Region], parts: Mapping[Node, NodePart]
@@ -193,7 +211,7 @@ class Redecider(Propagator):
         return region
 
 
-def _differing(one: Mapping[Node, Left], other: Mapping[Node, Left]) -> set[Node]:
+def _differing(one: Mapping[Node, Any], other: Mapping[Node, Any]) -> set[Node]:
     return {node for node in one.keys() | other.keys() if one.get(node) != other.get(node)}
 
 
