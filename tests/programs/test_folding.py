@@ -158,7 +158,7 @@ def test_there_is_scratch_memory_for_what_only_calls_of_several_want(
     checked.run()
     assert last_calls(checked.session) == {"linear + relu": 1, "linear + add": 1}
     placement = checked.session.placement
-    scratch = sum(room.size_bytes for room in placement.scratch.values())
+    scratch = max((room.size_bytes for room in placement.scratch.values()), default=0)
     if not scratch:
         pytest.skip("no kernel here wants any")
     edited(checked, net.rng)

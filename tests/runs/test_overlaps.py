@@ -8,7 +8,7 @@ from hypothesis import given
 
 from tgbench import ops
 from tgbench.graph.graph import GraphBuilder, Node
-from tgbench.runs.overlaps import NEVER, Overlaps, WrittenOver
+from tgbench.runs.overlaps import Overlaps, WrittenOver
 
 
 def some_nodes(count: int) -> list[Node]:
@@ -42,8 +42,13 @@ def test_writes_over_nodes_are_those_that_loops_find(data: st.DataObject) -> Non
     known = WrittenOver(overlaps, position)
     for _ in range(2):
         written = set(data.draw(st.lists(st.sampled_from(NODES))))
-        earliest, latest = known.over(written)
-        for node, row in known.rows.items():
-            at = [position[one] for one in overlaps[node] if one in written and one in position]
-            assert earliest[row] == min(at, default=NEVER)
-            assert latest[row] == max(at, default=-1)
+        later = known.later(written)
+        for node in NODES:
+            over = overlaps.get(node, ())
+            at = [position[one] for one in over if one in written and one in position]
+            assert known.ever(node, written) == bool(at)
+            for step in range(len(NODES)):
+                assert known.before(node, step, written) == any(one < step for one in at)
+            if node in known.rows:
+                own = position.get(node, -1)
+                assert later[known.rows[node]] == any(one > own for one in at)

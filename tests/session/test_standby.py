@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -17,8 +17,8 @@ from tgbench.session.standby import CHANGING, CLEARLY, LEAST, TRIAL, Standby
 from tgbench.sources.models import gemma3
 from tgbench.sources.models.checkpoints import gemma3_checkpoint, gemma3_reduced
 
-TOKENS = 64
-PIECES_BYTES, MIDDLE_BYTES = 130_000, 188_188  # large runs are in pieces, and might be
+TOKENS = 128
+LEAST_BYTES, MOST_BYTES, STEP = 200_000, 600_000, 1.03  # between which budgets are tight
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +33,33 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return found
 
 
-def opened(graph: Graph, folder: Path, memory: int | None = PIECES_BYTES, **how: Any) -> Any:
+class Tight(NamedTuple):
+    """Budgets at which large runs are in pieces, and whole, and might be the other as well: which
+    ones these are is for kernels to say, by the scratch memory that they want here.
+    """
+
+    pieces: int
+    middle: int
+
+
+@pytest.fixture(scope="module")
+def tight(graph: Graph, folder: Path) -> Tight:
+    found: dict[bool, int] = {}
+    memory = LEAST_BYTES
+    while len(found) < 2:
+        assert memory < MOST_BYTES, found
+        session = opened(graph, folder, memory)
+        session.run({"ids": edits(0)[0]})
+        made = decisions_of(session)
+        if made.instead is not None and (made.cut == WHOLE) != (
+            made.instead.decisions.cut == WHOLE
+        ):
+            found.setdefault(made.cut == WHOLE, memory)
+        memory = int(memory * STEP)
+    return Tight(found[False], found[True])
+
+
+def opened(graph: Graph, folder: Path, memory: int | None, **how: Any) -> Any:
     how = {"making": "measured", "calibrate": False} | how
     return tg.GraphSession(graph, folder, memory=memory, **how)
 
@@ -156,15 +182,17 @@ def test_plans_do_not_change_to_and_fro_where_programs_came_from_a_file() -> Non
     assert 2 <= changes <= 10_000 / (TRIAL * LEAST / SHARE) * 2 + 1
 
 
-def test_a_plan_with_runs_in_pieces_says_what_competed(graph: Graph, folder: Path) -> None:
-    session = opened(graph, folder)
+def test_a_plan_with_runs_in_pieces_says_what_competed(
+    graph: Graph, folder: Path, tight: Tight
+) -> None:
+    session = opened(graph, folder, tight.pieces)
     session.run({"ids": edits(0)[0]})
     made = decisions_of(session)
     assert made.cut != WHOLE
     assert made.instead is not None
     other = made.instead.decisions
     assert other.cut == WHOLE
-    assert other.placement.size_bytes <= PIECES_BYTES
+    assert other.placement.size_bytes <= tight.pieces
     assert other.classes == made.classes
     assert 0.0 < made.instead.share < 1.0
     assert made.instead.hopes.keys() == made.classes.keys()
@@ -178,10 +206,10 @@ def test_a_plan_with_runs_in_pieces_says_what_competed(graph: Graph, folder: Pat
 
 @pytest.mark.parametrize("keep", [True, False])
 def test_results_are_the_same_whichever_is_in_force(
-    graph: Graph, folder: Path, keep: bool, monkeypatch: pytest.MonkeyPatch
+    graph: Graph, folder: Path, tight: Tight, keep: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Changed after every third run, and back."""
-    session, fresh = opened(graph, folder), opened(graph, folder, None)
+    session, fresh = opened(graph, folder, tight.pieces), opened(graph, folder, None)
     seen: list[Decisions] = []
     monkeypatch.setattr(Standby, "ran", lambda self, kind, took_ns, full_ns: len(seen) % 3 == 2)
     for i, ids in enumerate(edits(18)):
@@ -197,10 +225,10 @@ def test_results_are_the_same_whichever_is_in_force(
 
 
 def test_edits_anywhere_end_with_runs_that_are_whole(
-    graph: Graph, folder: Path, monkeypatch: pytest.MonkeyPatch
+    graph: Graph, folder: Path, tight: Tight, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By times that a test says: pieces take ten times as long as was expected."""
-    session = opened(graph, folder)
+    session = opened(graph, folder, tight.pieces)
     session.run({"ids": edits(0)[0]})
     standby = session.runner.standby
     standby.price_ns = 50.0 / CHANGING
@@ -222,10 +250,10 @@ def test_edits_anywhere_end_with_runs_that_are_whole(
 
 @pytest.mark.parametrize("is_hoped", [True, False])
 def test_runs_in_a_row_that_would_take_less_end_with_pieces(
-    graph: Graph, folder: Path, is_hoped: bool, monkeypatch: pytest.MonkeyPatch
+    graph: Graph, folder: Path, tight: Tight, is_hoped: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By times that a test says; of a class that is planned for, and of one that is not."""
-    session, fresh = opened(graph, folder, MIDDLE_BYTES), opened(graph, folder, None)
+    session, fresh = opened(graph, folder, tight.middle), opened(graph, folder, None)
     session.run({"ids": edits(0)[0]})
     assert decisions_of(session).cut == WHOLE
     standby = session.runner.standby
@@ -250,8 +278,10 @@ def test_runs_in_a_row_that_would_take_less_end_with_pieces(
     assert cuts[-1] is not is_hoped
 
 
-def test_a_plan_that_somebody_asked_for_is_left_alone(graph: Graph, folder: Path) -> None:
-    session = opened(graph, folder)
+def test_a_plan_that_somebody_asked_for_is_left_alone(
+    graph: Graph, folder: Path, tight: Tight
+) -> None:
+    session = opened(graph, folder, tight.pieces)
     for ids in edits(4):
         session.run({"ids": ids})
     session.runner._changes = True
@@ -264,9 +294,9 @@ def test_a_plan_that_somebody_asked_for_is_left_alone(graph: Graph, folder: Path
 
 
 def test_plans_made_anew_for_compiled_code_have_one_that_stands_by(
-    graph: Graph, folder: Path
+    graph: Graph, folder: Path, tight: Tight
 ) -> None:
-    session = opened(graph, folder)
+    session = opened(graph, folder, tight.pieces)
     session.run({"ids": edits(0)[0]})
     session.runner._take_up_code()
     session.run({"ids": edits(1)[1]})
@@ -275,8 +305,10 @@ def test_plans_made_anew_for_compiled_code_have_one_that_stands_by(
     assert standby.in_force is decisions_of(session)
 
 
-def test_nothing_changes_where_other_sessions_have_the_room(graph: Graph, folder: Path) -> None:
-    session = opened(graph, folder)
+def test_nothing_changes_where_other_sessions_have_the_room(
+    graph: Graph, folder: Path, tight: Tight
+) -> None:
+    session = opened(graph, folder, tight.pieces)
     session.run({"ids": edits(0)[0]})
     made, seat = decisions_of(session), session.keeper.seat
     with pytest.MonkeyPatch.context() as patch:
@@ -287,8 +319,10 @@ def test_nothing_changes_where_other_sessions_have_the_room(graph: Graph, folder
     assert session.runner.standby is None
 
 
-def test_memory_that_was_given_back_changes_no_plan(graph: Graph, folder: Path) -> None:
-    session = opened(graph, folder)
+def test_memory_that_was_given_back_changes_no_plan(
+    graph: Graph, folder: Path, tight: Tight
+) -> None:
+    session = opened(graph, folder, tight.pieces)
     session.run({"ids": edits(0)[0]})
     session.runner._changes = True
     session.release()
@@ -299,9 +333,9 @@ def test_memory_that_was_given_back_changes_no_plan(graph: Graph, folder: Path) 
 
 
 def test_an_interrupted_change_leaves_a_session_that_goes_on(
-    graph: Graph, folder: Path, monkeypatch: pytest.MonkeyPatch
+    graph: Graph, folder: Path, tight: Tight, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    session = opened(graph, folder)
+    session = opened(graph, folder, tight.pieces)
     first, second = edits(1)
     session.run({"ids": first})
     session.runner._changes = True
@@ -320,9 +354,11 @@ def test_an_interrupted_change_leaves_a_session_that_goes_on(
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_programs_made_for_each_run_keep_their_plan(graph: Graph, folder: Path) -> None:
+def test_programs_made_for_each_run_keep_their_plan(
+    graph: Graph, folder: Path, tight: Tight
+) -> None:
     """`making="always"`: what re-runs does not depend on the clock."""
-    session = opened(graph, folder, making="always")
+    session = opened(graph, folder, tight.pieces, making="always")
     for ids in edits(6):
         session.run({"ids": ids})
     assert session.runner.standby is None

@@ -64,6 +64,8 @@ DRIFT = 0.1  # of a time, that a machine is slower at another moment
 LEAST_SAMPLES = 3  # fewer say nothing of how far they spread
 UNCERTAIN = 0.5  # relative spread where nothing is known of it
 SCALED = 0.25  # where one measurement says what a kernel's own model is off by
+CODE_NS = 250_000.0  # that a library makes code for a size in, about: 150,000 to 450,000 were timed
+SOME = 16  # runs, of which one is of a size that there was none of
 SENTINEL_NS = 1e11  # kernels that are only ever a last resort put such a cost into their model
 
 
@@ -212,7 +214,7 @@ class CostModel:
         self.version += 1
         memo = self.rules.allowance.memo
         self._asked, self._plain, self._sites, self._best = memo(), memo(), memo(), memo()
-        self._orders = memo()
+        self._orders, self._layouts = memo(), memo()
 
     @property
     def basis(self) -> str:
@@ -285,6 +287,33 @@ class CostModel:
             return False
         return (kernel.name, source_hash(kernel), self.signature(site).text) in self._failures
 
+    def suiting(self, site: Site) -> list[Kernel]:
+        """Who takes a site, the modelled fastest first, but for those that lay the call's weights
+        out in another way than it has them in: one that all its programs read is enough.
+        """
+        found = candidates(site, self.asked)
+        if not any(kernel.layout for kernel in found):
+            return found
+        layout = self._layouts.get(site.call, self._layout, site.call)
+        return [k for k in found if k.layout in ("", layout)] or found if layout else found
+
+    def competing(self, site: Site) -> list[Kernel]:
+        """The same, and at a whole call all who might lay its weights out: that decides it."""
+        if site.posts or site.out_box != Box.full(site.call.out.shape):
+            return self.suiting(site)
+        return candidates(site, self.asked)
+
+    def _layout(self, call: Call) -> str:
+        """The one by which the whole call is expected to take least, where one run of some needs
+        code for another size.
+        """
+        with unguarded():
+            site = self.site(call, Box.full(call.out.shape))
+            known = [k for k in candidates(site, self.asked) if k.layout]
+            found = [(k, self.of_site(site, k)) for k in known if not self.has_failed(site, k)]
+        takes_ns = [(_cautious_ns(one) + CODE_NS / SOME * k.by_size, k.layout) for k, one in found]
+        return min(takes_ns, default=(0.0, ""))[1]
+
     def ranked(self, site: Site) -> list[tuple[Kernel, Estimate]]:
         """Every kernel that takes a site, the expected fastest first.
 
@@ -296,7 +325,7 @@ class CostModel:
         nothing else. Only those come after them that raised when they were measured.
         """
         alike = _alike(site)
-        found = [(k, self._told(site, k, alike)) for k in candidates(site, self.asked)]
+        found = [(k, self._told(site, k, alike)) for k in self.suiting(site)]
         failed = {kernel.name for kernel, _ in found if self.has_failed(site, kernel)}
         modelled = sorted(found, key=lambda pair: pair[0].name in failed)
         if all(estimate.source == "modelled" for _, estimate in found):
@@ -326,7 +355,7 @@ class CostModel:
             single = [self._at_best(one) for one in apart(site)] if ranked else []
             return [k for k, estimate in ranked if not _is_slower(estimate, single)]
         if not self._curves and not self._failures:  # the kernels' own models rank them
-            return candidates(site, self.asked)
+            return self.suiting(site)
         return [kernel for kernel, _ in self.ranked(site)]
 
     def _at_best(self, site: Site) -> Estimate:

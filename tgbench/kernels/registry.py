@@ -275,6 +275,9 @@ class Kernel:
         allocates: bytes a call takes from the allocator all the same, inside the library it
             calls; 0 for kernels that truly write in place.
         prepares: inputs that have to be frozen, as it keeps them in another layout.
+        layout: which one that is, where others are in its place: the weights of a call are in one
+            of those (see `costs.model.CostModel.suiting`); "" for one that may be there besides.
+        by_size: whether machine code for each size is made where that is first met.
         repeats: whether on a CPU the same operands in the same places are known to give the same
             bits, so that this needs no trial, which random operands may not suit.
         posts: ops that it does to each number of a result (`Site.posts`), where it `accepts` that.
@@ -298,6 +301,8 @@ class Kernel:
     devices: tuple[str, ...] = ("cpu", "cuda")
     allocates: Callable[[Site], int] = field(default=lambda site: 0)
     prepares: tuple[int, ...] = ()
+    layout: str = ""
+    by_size: bool = False
     repeats: bool = False
     posts: frozenset[str] = frozenset()
     threads: str = OPENMP

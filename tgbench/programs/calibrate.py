@@ -44,7 +44,7 @@ from tgbench.graph.graph import Node
 from tgbench.graph.op_table import FLOATS
 from tgbench.kernels.binding import bound
 from tgbench.kernels.numba.chain import in_a_row
-from tgbench.kernels.registry import ARENA, KERNELS, Kernel, Prepared, Site, candidates
+from tgbench.kernels.registry import ARENA, KERNELS, Kernel, Prepared, Site
 from tgbench.kernels.views import Bound
 from tgbench.kernels.waiting import Contention, waiting
 from tgbench.programs.pool import Pool
@@ -350,13 +350,13 @@ def _unknown(site: Site, costs: CostModel) -> tuple[Kernel, ...]:
     Where there is no choice, what the only one takes is timed all the same: a plan weighs what a
     call takes against the memory that keeping its result does.
     """
-    worth = rivals(site, costs)
+    worth = rivals(site, costs, costs.competing(site))
     return () if costs.are_timed(site, worth) else worth
 
 
-def rivals(site: Site, costs: CostModel) -> tuple[Kernel, ...]:
-    """The kernels at a site that are modelled anywhere near the best."""
-    known = (k for k in candidates(site, costs.asked) if not costs.has_failed(site, k))
+def rivals(site: Site, costs: CostModel, kernels: Iterable[Kernel]) -> tuple[Kernel, ...]:
+    """Those of some kernels at a site that are modelled anywhere near the best."""
+    known = (k for k in kernels if not costs.has_failed(site, k))
     own = [(kernel, kernel.cost_ns(site)) for kernel in known]
     limit = WITHIN * min((cost for _, cost in own), default=0.0)
     return tuple([kernel for kernel, cost in own if cost <= limit and cost < SENTINEL_NS])

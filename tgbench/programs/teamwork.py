@@ -26,7 +26,7 @@ import torch
 from tgbench.base.coords import here
 from tgbench.costs.model import CostModel
 from tgbench.kernels.numba import rows
-from tgbench.kernels.registry import KERNELS, TEAM, Kernel, Site, by_team, candidates, kernel_named
+from tgbench.kernels.registry import KERNELS, TEAM, Kernel, Site, by_team, kernel_named
 from tgbench.programs.program import site_at
 
 MOST = 4096  # calls that are remembered
@@ -102,9 +102,8 @@ class Teamwork:
     def _chosen(self, site: Site, name: str) -> _Choice:
         own = kernel_named(site.call.op.name, name)
         own_ns = self.costs.of_site(site, own).time_ns
-        quiet = {
-            k: self.costs.of_site(site, k).time_ns for k in candidates(site) if not k.meets(site)
-        }
+        others = [kernel for kernel in self.costs.suiting(site) if not kernel.meets(site)]
+        quiet = {kernel: self.costs.of_site(site, kernel).time_ns for kernel in others}
         shared = by_team(site)
         if shared is not None:
             quiet[shared] = self._shared_ns(site, shared, min(quiet.values(), default=math.inf))

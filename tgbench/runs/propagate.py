@@ -118,6 +118,7 @@ class ValueFate(NamedTuple):
         return ValueFate(thinned(self.dirty, sides), steps)
 
 
+Regions: TypeAlias = Mapping[Node, Region]
 _place = itemgetter(0)
 
 
@@ -242,7 +243,7 @@ class Propagator:
 
     def _going_back(
         self, usable: Mapping[Node, Left], demand: Mapping[Node, Region]
-    ) -> Pausing[tuple[dict[Node, Region], dict[Node, Region], dict[Node, Region]]]:
+    ) -> Pausing[tuple[Regions, Regions, Regions]]:
         needed = dict(demand)
         compute: dict[Node, Region] = {}
         reused: dict[Node, Region] = {}
@@ -363,15 +364,19 @@ class Propagator:
 
         for node, region in compute.items():
             for i, base in self._bases_of_inputs(node):
-                if is_bare(base):
-                    boxes = (self.rules.reads(node.call, box)[i] for box in region)
-                    if any(box is not None for box in boxes):
-                        found.add(base)
-        for node in self._ends:
-            base = storage.views.get(node, node)
-            if node in needed and not base.is_leaf and base not in storage.frozen and is_bare(base):
-                found.add(base)
-        return frozenset(found)
+                if is_bare(base) and self._reads_of(node, region, i):
+                    found.add(base)
+        return frozenset(found.union(filter(is_bare, self._handed_out(needed))))
+
+    def _reads_of(self, node: Node, region: Region, i: int) -> bool:
+        """Whether computing a region reads anything of an input."""
+        return any(self.rules.reads(node.call, box)[i] is not None for box in region)
+
+    def _handed_out(self, needed: Mapping[Node, Region]) -> list[Node]:
+        """Whose bytes are looked at as they are handed out, and are computed in runs."""
+        views, frozen = self.storage.views, self.storage.frozen
+        bases = [views.get(node, node) for node in self._ends if node in needed]
+        return [base for base in bases if not (base.is_leaf or base in frozen)]
 
     def _bases_of_inputs(self, node: Node) -> list[tuple[int, Node]]:
         """Whose bytes a node reads that are computed in runs, by input."""
@@ -426,13 +431,21 @@ class Propagator:
                 region = self.rules.subtract(there.valid, there.dirty)
                 if region.boxes:
                     after[node] = region
-        for node, region in compute.items():
-            stays, lasts = self._fares(node, compute, written)
-            if lasts:
-                after[node] = self.rules.joined(
-                    left.get(node, NOTHING) if stays else NOTHING, region
-                )
+        for node in self._outlasting(compute, written):
+            there = left.get(node, NOTHING) if self._adds(node, written) else NOTHING
+            after[node] = self.rules.joined(there, compute[node])
         return after
+
+    def _outlasting(self, compute: Mapping[Node, Region], written: Set[Node]) -> Iterable[Node]:
+        """What is computed and nothing is written over afterwards."""
+        position = self.position
+        return [n for n in compute if not self._is_destroyed(n, position[n], ALWAYS, written)]
+
+    def _adds(self, node: Node, written: Set[Node]) -> bool:
+        """Whether what is computed of a node adds to what was there."""
+        if node not in self.storage.lasting:
+            return False
+        return not self._is_destroyed(node, -1, self.position[node], written)
 
     def fate(self, node: Node, dirty: Region, steps: Sequence[Step]) -> ValueFate:
         """What becomes of a kept node in steps that were decided for larger changes."""
@@ -448,11 +461,9 @@ class Propagator:
         """Whether what was there of a node is there when all is written, and what is computed."""
         if node not in compute:
             return node not in written and not self._is_destroyed(node, -1, ALWAYS, written), False
-        at = self.position[node]
-        if self._is_destroyed(node, at, ALWAYS, written):
+        if self._is_destroyed(node, self.position[node], ALWAYS, written):
             return False, False
-        adds = node in self.storage.lasting and not self._is_destroyed(node, -1, at, written)
-        return adds, True
+        return self._adds(node, written), True
 
     def _is_destroyed(
         self,

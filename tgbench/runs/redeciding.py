@@ -26,6 +26,7 @@ from tgbench.runs.propagate import (
     NO_PART,
     NodePart,
     Propagator,
+    Regions,
     Step,
     Storage,
     key_of,
@@ -35,7 +36,7 @@ from tgbench.runs.rules import Rules
 MOST_PARTS = 200_000  # of all decisions that are remembered together
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class _Decision:
     """How a run was decided.
 
@@ -46,6 +47,9 @@ class _Decision:
         needed: of every node that something was needed of.
         parts: of every node of those that is computed, or looks at one.
         guards: that parts stand on, where there are any.
+        compute, reused: of the parts, in order.
+        looks: bytes of nothing computed or there that are read from, where that was asked: whether
+            anything is, and the guards that this stands on.
     """
 
     usable: Mapping[Node, Left] = field(default_factory=dict)
@@ -54,6 +58,9 @@ class _Decision:
     needed: Mapping[Node, Region] = field(default_factory=dict)
     parts: Mapping[Node, NodePart] = field(default_factory=dict)
     guards: Mapping[Node, set[Guard]] = field(default_factory=dict)
+    compute: Mapping[Node, Region] = field(default_factory=dict)
+    reused: Mapping[Node, Region] = field(default_factory=dict)
+    looks: Mapping[Node, tuple[bool, set[Guard]]] | None = None
 
 
 class Before:
@@ -90,6 +97,7 @@ class Redecider(Propagator):
         self.before = before
         self._depended_on = before.depended_on  # it does not depend on what is retained
         self._run: Hashable = None
+        self._decision = _Decision()  # the last one
         self._change: Hashable = None  # that may be felt
         over = storage.overlaps
         self._written = WrittenOver(over, self.position) if isinstance(over, Overlaps) else None
@@ -130,28 +138,68 @@ class Redecider(Propagator):
         return made
 
     def _is_destroyed(self, node: Node, first: int, last: int, written: Set[Node]) -> bool:
-        """Asked of all nodes at once: it is begun from before all steps, or goes on to the end."""
-        if self._written is None or (first >= 0 and last < ALWAYS):
+        """Asked of all nodes at once, or from before all steps; nobody asks for more."""
+        over = self._written
+        if over is None or first >= 0:
             return super()._is_destroyed(node, first, last, written)
-        earliest, latest = self._written.over(written)
-        row = self._written.rows.get(node)
-        if row is None:
-            return False
-        return earliest[row] < last if first < 0 else latest[row] > first
+        return over.ever(node, written) if last == ALWAYS else over.before(node, last, written)
+
+    def _outlasting(self, compute: Mapping[Node, Region], written: Set[Node]) -> Iterable[Node]:
+        if self._written is None:
+            return super()._outlasting(compute, written)
+        later, rows = self._written.later(written), self._written.rows
+        return [node for node in compute if node not in rows or not later[rows[node]]]
 
     def _going_back(
         self, usable: Mapping[Node, Left], demand: Mapping[Node, Region]
-    ) -> Pausing[tuple[dict[Node, Region], dict[Node, Region], dict[Node, Region]]]:
+    ) -> Pausing[tuple[Regions, Regions, Regions]]:
         yield
-        made = self._decided(usable, demand)
+        self._decision = made = self._decided(usable, demand)
         self.before.decisions[self._run] = made
         if STANDING.guards is not None:
             STANDING.guards.update(*made.guards.values())
-        parts = made.parts
-        there = [(node, parts[node]) for node in self.schedule if node in parts]
-        compute = {node: part.compute for node, part in there if part.compute.boxes}
-        reused = {node: part.reused for node, part in there if part.reused.boxes}
-        return dict(made.needed), compute, reused
+        return made.needed, made.compute, made.reused
+
+    def _filled(
+        self,
+        needed: Mapping[Node, Region],
+        compute: Mapping[Node, Region],
+        reused: Mapping[Node, Region],
+    ) -> frozenset[Node]:
+        """Who looks where follows from what is computed; what is there, from the map."""
+        made = self._decision
+        if made.looks is None:
+            made.looks = self._looks(needed, compute, reused)
+        found, lasting, overlaps = set[Node](), self.storage.lasting, self.storage.overlaps
+        for base, (is_looked_at, guards) in made.looks.items():
+            if base in lasting and not overlaps.get(base):
+                continue
+            if guards and STANDING.guards is not None:
+                STANDING.guards |= guards
+            if is_looked_at:
+                found.add(base)
+        return frozenset(found)
+
+    def _looks(
+        self,
+        needed: Mapping[Node, Region],
+        compute: Mapping[Node, Region],
+        reused: Mapping[Node, Region],
+    ) -> dict[Node, tuple[bool, set[Guard]]]:
+        """See `_Decision`."""
+        found: dict[Node, tuple[bool, set[Guard]]] = {}
+        for node, region in compute.items():
+            for i, base in self._bases_of_inputs(node):
+                is_found, guards = found.get(base, (False, set()))
+                if is_found or base in compute or base in reused:
+                    continue
+                with record(STANDING.origin) as more:
+                    is_found = self._reads_of(node, region, i)
+                found[base] = is_found, guards | more
+        for base in self._handed_out(needed):
+            if not (base in compute or base in reused):
+                found[base] = True, found.get(base, (True, set()))[1]
+        return found
 
     def _decided(self, usable: Mapping[Node, Left], demand: Mapping[Node, Region]) -> _Decision:
         """What differs from the last time, decided anew, from the last node to the first."""
@@ -164,6 +212,8 @@ class Redecider(Propagator):
             differ = _differing(usable, last.usable) | adds
             differ.intersection_update(last.parts)
             differ |= _differing(demand, last.demand)
+            if not differ:
+                return replace(last, usable=usable, lasting=lasting, demand=demand)
         needed, parts, guards = dict(last.needed), dict(last.parts), dict(last.guards)
         waiting = [-position[node] for node in differ if node in position]
         heapify(waiting)
@@ -196,7 +246,12 @@ class Redecider(Propagator):
             needed.pop(node, None)
             if region is not None:
                 needed[node] = region
-        return _Decision(usable, lasting, demand, needed, parts, guards)
+        if needed == last.needed and parts == last.parts and guards == last.guards:
+            return replace(last, usable=usable, lasting=lasting, demand=demand)
+        there = [(node, parts[node]) for node in self.schedule if node in parts]
+        compute = {node: part.compute for node, part in there if part.compute.boxes}
+        reused = {node: part.reused for node, part in there if part.reused.boxes}
+        return _Decision(usable, lasting, demand, needed, parts, guards, compute, reused)
 
     def _needed(
         self, node: Node, demand: Mapping[Node, Region], parts: Mapping[Node, NodePart]

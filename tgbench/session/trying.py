@@ -303,7 +303,8 @@ class Tryer:
 
     def _rivals(self, task: Task) -> tuple[Kernel, ...]:
         """The kernels that may be the quickest at a call."""
-        near = rivals(task.sites[0], self.calibrator.costs)
+        site, costs = task.sites[0], self.calibrator.costs
+        near = rivals(site, costs, costs.suiting(site))
         return tuple([one for one in near if (task.signature, one.name) not in self._unfit])
 
     def _is_open(self, task: Task) -> bool:

@@ -324,7 +324,8 @@ def _kernel(
         f"{op}_panels", op, lambda site: find(site) is not None, _cost,
         lambda site, scratch: _bind(image_of(site), scratch),
         lambda site: _scratch_of(image_of(site)), ("cpu",),
-        prepares=prepares, posts=posts, threads=OPENMP, compiles=True,
+        prepares=prepares, layout="panels" if prepares else "", posts=posts, threads=OPENMP,
+        compiles=True,
     )  # fmt: skip
 
 
@@ -394,11 +395,11 @@ PANELS = (
 
 
 def register_panels() -> Callable[[Site], bool]:
-    """Register these kernels, where numba is there and libraries have no better code: they have
-    some of their own for AVX-512. Whether they are who computes a call of some site.
+    """Register these kernels, where numba is there. Whether they are who computes a call of some
+    site, whatever libraries do: those have code of their own for AVX-512, and for nothing less.
     """
-    if blocks is None or blocks.IS_WIDE:
+    if blocks is None:
         return lambda site: False
     for kernel in PANELS:
         register(kernel)
-    return lambda site: is_taken(site)
+    return lambda site: not blocks.IS_WIDE and is_taken(site)

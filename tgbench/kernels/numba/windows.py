@@ -19,6 +19,7 @@ from numba.extending import intrinsic
 from tgbench.kernels.numba.blocks import (
     AHEAD,
     INT8,
+    IS_WIDE,
     LAID_OUT,
     PANEL,
     SHARED,
@@ -48,7 +49,9 @@ from tgbench.kernels.numba.loops import (
     native,
 )
 
-MOST_ROWS = 32 * TALL  # of a group: they stay in a cache while all panels go by
+# Of a group: they stay in a cache while all panels go by. A thread's own memory is as large where
+# panels are four times as wide; 7 × 7 points are one group.
+MOST_ROWS = (9 if IS_WIDE else 32) * TALL
 NO_ACTIVATION = -1
 NONE = np.zeros(0, np.float32)
 

@@ -59,6 +59,7 @@ ROWS = 2  # dimensions of the operands of a product
 WIDE, NARROW = "float32", "bfloat16"
 FUNCTIONS = {"relu": (0x20, 0.0), "tanh": (0x21, 0.0), "sigmoid": (0x29, 0.0), "silu": (0x2C, 1.0),
              "gelu_none": (0x31, 0.0), "gelu_tanh": (0x2B, 0.0)}  # fmt: skip
+LAYOUT = "onednn"  # of weights in float32, for all kernels of the library's
 GATES = {"gelu": "gelu_none"}  # the others are called alike
 
 
@@ -577,5 +578,6 @@ def _kernel(
 
     return Kernel(
         name, recipe.op, accepts, cost, bind, scratch, CPU,
-        prepares=recipe.weights if by.laid_out else (), posts=recipe.posts, rounds=rounds,
+        prepares=recipe.weights if by.laid_out else (), layout="" if rounds else LAYOUT,
+        by_size=True, posts=recipe.posts, rounds=rounds,
     )  # fmt: skip

@@ -21,6 +21,7 @@ from torch import Tensor
 from tgbench.base.coords import Coord, moves_freely, same
 from tgbench.kernels.onednn.direct import (
     CPU,
+    LAYOUT,
     POSTS,
     WIDE,
     Factors,
@@ -198,6 +199,6 @@ def register_strips(is_others: Callable[[Site], bool]) -> None:
     register(
         Kernel(
             "conv_strips_direct", "conv", accepts, _cost, _bind, _scratch, CPU,
-            prepares=(1,), posts=POSTS,
+            prepares=(1,), layout=LAYOUT, by_size=True, posts=POSTS,
         )
     )  # fmt: skip

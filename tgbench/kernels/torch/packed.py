@@ -246,24 +246,24 @@ def register_packed(is_others: Callable[[Site], bool]) -> None:
     register(
         Kernel(
             "conv_packed", "conv", besides(takes_conv), conv_cost, _bind_conv, padded_scratch,
-            _CPU, conv_allocates, prepares=(1,),
+            _CPU, conv_allocates, prepares=(1,), layout="packed", by_size=True,
         )
     )  # fmt: skip
     register(
         Kernel(
             "conv_points", "conv", besides(takes_points), conv_cost, _bind_points,
-            devices=_CPU, allocates=conv_allocates, prepares=(1,),
+            devices=_CPU, allocates=conv_allocates, prepares=(1,), layout="packed", by_size=True,
         )
     )  # fmt: skip
     register(
         Kernel(
             "linear_packed", "linear", besides(takes_rows), rows_cost, _bind_rows,
-            devices=_CPU, allocates=_rows_allocate, prepares=(1,),
+            devices=_CPU, allocates=_rows_allocate, prepares=(1,), layout="packed", by_size=True,
         )
     )  # fmt: skip
     register(
         Kernel(
             "gated_linear_packed", "gated_linear", besides(takes_rows), rows_cost, _bind_gated,
-            devices=_CPU, allocates=_rows_allocate, prepares=(1, 2),
+            devices=_CPU, allocates=_rows_allocate, prepares=(1, 2), layout="packed", by_size=True,
         )
     )  # fmt: skip
