@@ -137,6 +137,12 @@ class Pool:
             if self._file is not None and name in self._file:  # which may be closed
                 self._file.let_go(name)
 
+    def forget_prepared(self) -> None:
+        """Other kernels may be chosen from now on, that want weights in another layout: one is
+        enough. Programs that are there have theirs as long as they are.
+        """
+        self._prepared.clear()
+
     def watch(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """From now on `check_unchanged` tells whether these, by name, were written into: what
         parameters are, or were made of.

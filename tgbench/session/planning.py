@@ -387,6 +387,7 @@ class Planning:
         self.costs.learn(())
         self.team.forget()
         self.calibrated.clear()
+        self.pool.forget_prepared()
 
     @property
     def _may_come(self) -> list[Scenario]:
