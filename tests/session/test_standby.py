@@ -21,42 +21,41 @@ TOKENS = 128
 LEAST_BYTES, MOST_BYTES, STEP = 200_000, 600_000, 1.03  # between which budgets are tight
 
 
-@pytest.fixture(scope="module")
-def graph() -> Graph:
-    return gemma3(gemma3_reduced(), TOKENS)
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    found = tmp_path_factory.mktemp("tiny")
-    gemma3_checkpoint(found, gemma3_reduced())
-    return found
+LAYERS = {"layer_types": ["full_attention"] * 4, "num_hidden_layers": 4}
 
 
 class Tight(NamedTuple):
-    """Budgets at which large runs are in pieces, and whole, and might be the other as well: which
-    ones these are is for kernels to say, by the scratch memory that they want here.
+    """A model, and a budget at which its large runs are in pieces, or whole, and might be the other
+    as well: which one that is depends on the scratch memory that kernels want here.
     """
 
-    pieces: int
-    middle: int
+    graph: Graph
+    folder: Path
+    memory: int
+
+
+def first_of(folder: Path, in_pieces: bool, **changes: Any) -> Tight:
+    config = gemma3_reduced(**changes)
+    graph, memory = gemma3(config, TOKENS), LEAST_BYTES
+    gemma3_checkpoint(folder, config)
+    while memory < MOST_BYTES:
+        session = opened(graph, folder, memory)
+        session.run({"ids": edits(0)[0]})
+        standby = session.runner.standby
+        if standby is not None and standby.in_pieces is in_pieces:
+            return Tight(graph, folder, memory)
+        memory = int(memory * STEP)
+    raise AssertionError("no budget is tight")
 
 
 @pytest.fixture(scope="module")
-def tight(graph: Graph, folder: Path) -> Tight:
-    found: dict[bool, int] = {}
-    memory = LEAST_BYTES
-    while len(found) < 2:
-        assert memory < MOST_BYTES, found
-        session = opened(graph, folder, memory)
-        session.run({"ids": edits(0)[0]})
-        made = decisions_of(session)
-        if made.instead is not None and (made.cut == WHOLE) != (
-            made.instead.decisions.cut == WHOLE
-        ):
-            found.setdefault(made.cut == WHOLE, memory)
-        memory = int(memory * STEP)
-    return Tight(found[False], found[True])
+def tight(tmp_path_factory: pytest.TempPathFactory) -> Tight:
+    return first_of(tmp_path_factory.mktemp("pieces"), True, **LAYERS)
+
+
+@pytest.fixture(scope="module")
+def middle(tmp_path_factory: pytest.TempPathFactory) -> Tight:
+    return first_of(tmp_path_factory.mktemp("middle"), False)
 
 
 def opened(graph: Graph, folder: Path, memory: int | None, **how: Any) -> Any:
@@ -182,22 +181,20 @@ def test_plans_do_not_change_to_and_fro_where_programs_came_from_a_file() -> Non
     assert 2 <= changes <= 10_000 / (TRIAL * LEAST / SHARE) * 2 + 1
 
 
-def test_a_plan_with_runs_in_pieces_says_what_competed(
-    graph: Graph, folder: Path, tight: Tight
-) -> None:
-    session = opened(graph, folder, tight.pieces)
+def test_a_plan_with_runs_in_pieces_says_what_competed(tight: Tight) -> None:
+    session = opened(*tight)
     session.run({"ids": edits(0)[0]})
     made = decisions_of(session)
     assert made.cut != WHOLE
     assert made.instead is not None
     other = made.instead.decisions
     assert other.cut == WHOLE
-    assert other.placement.size_bytes <= tight.pieces
+    assert other.placement.size_bytes <= tight.memory
     assert other.classes == made.classes
     assert 0.0 < made.instead.share < 1.0
     assert made.instead.hopes.keys() == made.classes.keys()
     assert session.runner.standby is not None
-    roomy = opened(graph, folder, None)
+    roomy = opened(*tight[:2], None)
     roomy.run({"ids": edits(0)[0]})
     assert decisions_of(roomy).cut == WHOLE
     assert decisions_of(roomy).instead is None
@@ -206,10 +203,10 @@ def test_a_plan_with_runs_in_pieces_says_what_competed(
 
 @pytest.mark.parametrize("keep", [True, False])
 def test_results_are_the_same_whichever_is_in_force(
-    graph: Graph, folder: Path, tight: Tight, keep: bool, monkeypatch: pytest.MonkeyPatch
+    tight: Tight, keep: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Changed after every third run, and back."""
-    session, fresh = opened(graph, folder, tight.pieces), opened(graph, folder, None)
+    session, fresh = opened(*tight), opened(*tight[:2], None)
     seen: list[Decisions] = []
     monkeypatch.setattr(Standby, "ran", lambda self, kind, took_ns, full_ns: len(seen) % 3 == 2)
     for i, ids in enumerate(edits(18)):
@@ -225,10 +222,10 @@ def test_results_are_the_same_whichever_is_in_force(
 
 
 def test_edits_anywhere_end_with_runs_that_are_whole(
-    graph: Graph, folder: Path, tight: Tight, monkeypatch: pytest.MonkeyPatch
+    tight: Tight, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By times that a test says: pieces take ten times as long as was expected."""
-    session = opened(graph, folder, tight.pieces)
+    session = opened(*tight)
     session.run({"ids": edits(0)[0]})
     standby = session.runner.standby
     standby.price_ns = 50.0 / CHANGING
@@ -250,10 +247,10 @@ def test_edits_anywhere_end_with_runs_that_are_whole(
 
 @pytest.mark.parametrize("is_hoped", [True, False])
 def test_runs_in_a_row_that_would_take_less_end_with_pieces(
-    graph: Graph, folder: Path, tight: Tight, is_hoped: bool, monkeypatch: pytest.MonkeyPatch
+    middle: Tight, is_hoped: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By times that a test says; of a class that is planned for, and of one that is not."""
-    session, fresh = opened(graph, folder, tight.middle), opened(graph, folder, None)
+    session, fresh = opened(*middle), opened(*middle[:2], None)
     session.run({"ids": edits(0)[0]})
     assert decisions_of(session).cut == WHOLE
     standby = session.runner.standby
@@ -278,10 +275,8 @@ def test_runs_in_a_row_that_would_take_less_end_with_pieces(
     assert cuts[-1] is not is_hoped
 
 
-def test_a_plan_that_somebody_asked_for_is_left_alone(
-    graph: Graph, folder: Path, tight: Tight
-) -> None:
-    session = opened(graph, folder, tight.pieces)
+def test_a_plan_that_somebody_asked_for_is_left_alone(tight: Tight) -> None:
+    session = opened(*tight)
     for ids in edits(4):
         session.run({"ids": ids})
     session.runner._changes = True
@@ -293,10 +288,8 @@ def test_a_plan_that_somebody_asked_for_is_left_alone(
     assert session.runner.standby is None
 
 
-def test_plans_made_anew_for_compiled_code_have_one_that_stands_by(
-    graph: Graph, folder: Path, tight: Tight
-) -> None:
-    session = opened(graph, folder, tight.pieces)
+def test_plans_made_anew_for_compiled_code_have_one_that_stands_by(tight: Tight) -> None:
+    session = opened(*tight)
     session.run({"ids": edits(0)[0]})
     session.runner._take_up_code()
     session.run({"ids": edits(1)[1]})
@@ -305,10 +298,8 @@ def test_plans_made_anew_for_compiled_code_have_one_that_stands_by(
     assert standby.in_force is decisions_of(session)
 
 
-def test_nothing_changes_where_other_sessions_have_the_room(
-    graph: Graph, folder: Path, tight: Tight
-) -> None:
-    session = opened(graph, folder, tight.pieces)
+def test_nothing_changes_where_other_sessions_have_the_room(tight: Tight) -> None:
+    session = opened(*tight)
     session.run({"ids": edits(0)[0]})
     made, seat = decisions_of(session), session.keeper.seat
     with pytest.MonkeyPatch.context() as patch:
@@ -319,23 +310,21 @@ def test_nothing_changes_where_other_sessions_have_the_room(
     assert session.runner.standby is None
 
 
-def test_memory_that_was_given_back_changes_no_plan(
-    graph: Graph, folder: Path, tight: Tight
-) -> None:
-    session = opened(graph, folder, tight.pieces)
+def test_memory_that_was_given_back_changes_no_plan(tight: Tight) -> None:
+    session = opened(*tight)
     session.run({"ids": edits(0)[0]})
     session.runner._changes = True
     session.release()
     found = session.run({"ids": edits(1)[1]})["logits"]
-    fresh = opened(graph, folder, None)
+    fresh = opened(*tight[:2], None)
     expected = fresh.run({"ids": edits(1)[1]})["logits"]
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_an_interrupted_change_leaves_a_session_that_goes_on(
-    graph: Graph, folder: Path, tight: Tight, monkeypatch: pytest.MonkeyPatch
+    tight: Tight, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    session = opened(graph, folder, tight.pieces)
+    session = opened(*tight)
     first, second = edits(1)
     session.run({"ids": first})
     session.runner._changes = True
@@ -350,15 +339,13 @@ def test_an_interrupted_change_leaves_a_session_that_goes_on(
         with pytest.raises(KeyboardInterrupt):
             session.run({"ids": second})
     found = session.run({"ids": second})["logits"]
-    expected = opened(graph, folder, None).run({"ids": second})["logits"]
+    expected = opened(*tight[:2], None).run({"ids": second})["logits"]
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_programs_made_for_each_run_keep_their_plan(
-    graph: Graph, folder: Path, tight: Tight
-) -> None:
+def test_programs_made_for_each_run_keep_their_plan(tight: Tight) -> None:
     """`making="always"`: what re-runs does not depend on the clock."""
-    session = opened(graph, folder, tight.pieces, making="always")
+    session = opened(*tight, making="always")
     for ids in edits(6):
         session.run({"ids": ids})
     assert session.runner.standby is None

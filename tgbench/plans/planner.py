@@ -49,6 +49,7 @@ Cost = Callable[[Call, Box], float]  # expected nanoseconds of one box of one ca
 DEAR = 1.25  # times what runs take whole, or by another plan: so much keeping everything may take
 FEW = 4  # pieces of a run, where more of them take much longer
 IN_PIECES = 1.2  # times what is expected: what passes between pieces is not modelled (note 0045)
+IN_MANY = 1.5  # the same of many: their programs serve few places, and take as long to make
 AT_HAND = 16  # answers of each kind that a planner has at hand
 MOST_REFUSED = 512  # retained nodes and scenarios for which a budget was too small
 LOWER = 8  # where a budget does not work, one that is lower by this part of it is the next
@@ -159,7 +160,9 @@ class Made:
     @property
     def feared_ns(self) -> float:
         """The same; more where runs are in pieces."""
-        return self.time_ns * (IN_PIECES if self.in_pieces else 1.0)
+        if not self.in_pieces:
+            return self.time_ns
+        return self.time_ns * (IN_PIECES if self.decisions.cut.parts <= FEW else IN_MANY)
 
     @property
     def is_cheap(self) -> bool:
@@ -179,7 +182,7 @@ def _better(made: Iterable[Made | None]) -> Made | None:
     keep = [
         one
         for one in there
-        if one.keeps_all and one.decisions.cut.parts <= FEW and one.time_ns <= most_ns
+        if one.keeps_all and one.decisions.cut.parts <= FEW and one.feared_ns <= most_ns
     ]
     best = min(keep or there, key=lambda one: one.feared_ns)
     others = [other for one in there for other in (one, *one.others) if other is not best]
@@ -628,7 +631,7 @@ class Planner:
             tried += [Tried(self, frontier, held), Tried(self, (), held)]
             return None
         made = self._made(goal, frontier, *found)
-        if made.is_cheap:
+        if made.is_cheap and made.decisions.cut.parts <= FEW:
             return made
         coarser = (
             self._most_that_fit(ranked, len(found[0]), held, budget_bytes, most_parts)
