@@ -295,7 +295,8 @@ class CostModel:
         if not any(kernel.layout for kernel in found):
             return found
         layout = self._layouts.get(site.call, self._layout, site.call)
-        return [k for k in found if k.layout in ("", layout)] or found if layout else found
+        suiting = [kernel for kernel in found if kernel.layout in ("", layout)]
+        return suiting if layout and suiting else found
 
     def competing(self, site: Site) -> list[Kernel]:
         """The same, and at a whole call all who might lay its weights out: that decides it."""

@@ -138,7 +138,7 @@ class Redecider(Propagator):
         return made
 
     def _is_destroyed(self, node: Node, first: int, last: int, written: Set[Node]) -> bool:
-        """Asked of all nodes at once, or from before all steps; nobody asks for more."""
+        """From before all steps on, as it is mostly asked, it is found for all nodes at once."""
         over = self._written
         if over is None or first >= 0:
             return super()._is_destroyed(node, first, last, written)
