@@ -15,7 +15,6 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import accumulate
-from math import inf
 from typing import NamedTuple
 
 from tgbench.base.errors import BudgetError
@@ -158,22 +157,12 @@ class Made:
         made = self.decisions
         return self.planner.expected_ns(self._propagator, self._runs, made.cut, made.placement)
 
-    @cached_property
-    def warm_ns(self) -> float:
-        """The same of those alone that begin with what is kept."""
-        return self._expected_ns(one for one in self._runs if not one.cold)
-
-    @property
-    def fear(self) -> float:
-        """How many times as long as expected runs are taken to be, as far as they are in pieces."""
-        if not self.in_pieces:
-            return 1.0
-        return IN_PIECES if self.decisions.cut.parts <= FEW else IN_MANY
-
     @property
     def feared_ns(self) -> float:
-        """What is expected; more where runs are in pieces."""
-        return self.time_ns * self.fear
+        """The same; more where runs are in pieces."""
+        if not self.in_pieces:
+            return self.time_ns
+        return self.time_ns * (IN_PIECES if self.decisions.cut.parts <= FEW else IN_MANY)
 
     @property
     def is_cheap(self) -> bool:
@@ -182,21 +171,18 @@ class Made:
 
 
 def _better(made: Iterable[Made | None]) -> Made | None:
-    """The quickest; of those that keep all candidates, where that costs little, runs are in few
-    pieces, and those that begin with what is kept gain by it: what is planned for are few runs of
-    many to come, and most of those change little. Making programs of many pieces takes as long as
-    they do.
+    """The quickest; of those that keep all candidates, where that costs little and runs are in few
+    pieces: what is planned for are few runs of many to come, and most of those change little.
+    Making programs of many pieces takes as long as they do.
     """
     there = [one for one in made if one is not None]
     if len(there) < 2:
         return there[0] if there else None
     most_ns = DEAR * min(one.time_ns for one in there)
-    least_warm_ns = min((one.warm_ns for one in there if not one.keeps_all), default=inf)
     keep = [
         one
         for one in there
         if one.keeps_all and one.decisions.cut.parts <= FEW and one.time_ns <= most_ns
-        if DEAR * one.warm_ns * one.fear <= least_warm_ns
     ]
     best = min(keep or there, key=lambda one: one.feared_ns)
     others = [other for one in there for other in (one, *one.others) if other is not best]
