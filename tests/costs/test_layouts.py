@@ -182,6 +182,6 @@ def test_weights_are_laid_out_once_when_compiled_code_comes(
         assert set(laid_out.values()) == {1}
         return {one.layout for one in KERNELS["linear"] if one.name in used}
 
-    assert layouts(1.0) == {"onednn"}
+    assert layouts(1.0) == layouts_here().keys() - {"panels"}
     code_is_there[0] = True
     assert layouts(2.0) == layouts(3.0) == {"panels"}

@@ -169,7 +169,7 @@ class Redecider(Propagator):
         """Who looks where follows from what is computed; what is there, from the map."""
         made = self._decision
         if made.looks is None:
-            made.looks = self._looks(needed, compute, reused)
+            made.looks = self._looks(made)
         found, lasting, overlaps = set[Node](), self.storage.lasting, self.storage.overlaps
         for base, (is_looked_at, guards) in made.looks.items():
             if base in lasting and not overlaps.get(base):
@@ -180,24 +180,20 @@ class Redecider(Propagator):
                 found.add(base)
         return frozenset(found)
 
-    def _looks(
-        self,
-        needed: Mapping[Node, Region],
-        compute: Mapping[Node, Region],
-        reused: Mapping[Node, Region],
-    ) -> dict[Node, tuple[bool, set[Guard]]]:
+    def _looks(self, made: _Decision) -> dict[Node, tuple[bool, set[Guard]]]:
         """See `_Decision`."""
         found: dict[Node, tuple[bool, set[Guard]]] = {}
-        for node, region in compute.items():
+        there = made.compute.keys() | made.reused
+        for node, region in made.compute.items():
             for i, base in self._bases_of_inputs(node):
                 is_found, guards = found.get(base, (False, set()))
-                if is_found or base in compute or base in reused:
+                if is_found or base in there:
                     continue
                 with record(STANDING.origin) as more:
                     is_found = self._reads_of(node, region, i)
                 found[base] = is_found, guards | more
-        for base in self._handed_out(needed):
-            if not (base in compute or base in reused):
+        for base in self._handed_out(made.needed):
+            if base not in there:
                 found[base] = True, found.get(base, (True, set()))[1]
         return found
 
