@@ -145,6 +145,18 @@ def flat(seen: Floats) -> Floats:
     return whole[first:]
 
 
+# of a vector, of two, and of parts of them, also behind a whole panel
+WIDTHS = sorted(
+    {
+        1, blocks.LANES - 3, blocks.LANES, blocks.NARROW * blocks.LANES, 40, blocks.PANEL - 1,
+        blocks.PANEL, blocks.PANEL + 3, blocks.PANEL + blocks.LANES, 2 * blocks.PANEL - 5,
+    }
+)  # fmt: skip
+
+
+BEYOND = blocks.PART_BYTES // (4 * blocks.LANES) + 3  # terms: more than are computed at once
+
+
 @st.composite
 def cases(draw: Any) -> Case:
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
@@ -153,7 +165,7 @@ def cases(draw: Any) -> Case:
         return int(draw(st.integers(low, high)))
 
     count, lines, points, depth = pick(1, 2), pick(1, 7), pick(1, 15), pick(1, 19)
-    columns = draw(st.sampled_from([1, blocks.PANEL - 1, blocks.PANEL, blocks.PANEL + 3, 40]))
+    columns = draw(st.sampled_from(WIDTHS))
     window = pick(1, 3), pick(1, 3)
     has = [draw(st.booleans()) for _ in range(2)]
     sizes = pick(1, 6), pick(1, 15)
@@ -197,6 +209,28 @@ def test_rows_of_any_number(rows: int, columns: int, threads: int) -> None:
     x, w = whole_numbers(rng, 1, 1, rows, 300), whole_numbers(rng, columns, 300, 1, 1)
     case = Case(x, w, bias=whole_numbers(rng, columns), sizes=(1, rows), threads=threads)
     np.testing.assert_array_equal(case.compute(), case.expected())
+
+
+@pytest.mark.parametrize("columns", [blocks.LANES + 1, blocks.PANEL])
+@pytest.mark.parametrize(("depth", "side"), [(BEYOND, 1), (BEYOND, 3), (BEYOND // 4, 3)])
+def test_panels_that_a_cache_does_not_hold(
+    depth: int, side: int, columns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sums go on part after part, of a tap or of several: with a bias and what is added once, and
+    with no less than nothing of the whole alone.
+    """
+    wide = blocks.LANES * blocks.across_of(columns)
+    assert 4 * wide * depth * side**2 > blocks.PART_BYTES
+    rng = np.random.default_rng(depth)
+    relu = windows.ACTIVATIONS["relu"]
+    case = Case(
+        whole_numbers(rng, 1, 5, 3, depth), whole_numbers(rng, columns, depth, side, side),
+        bias=whole_numbers(rng, columns), more=whole_numbers(rng, 1, 5, 3, columns), function=relu,
+        low=(side // 2, side // 2), sizes=(5, 3),
+    )  # fmt: skip
+    found = case.compute()
+    assert (found == 0).any()
+    np.testing.assert_array_equal(found, case.expected())
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)
@@ -259,14 +293,18 @@ def test_numbers_that_are_none_stay_so() -> None:
     assert (found[2] == 8).all()
 
 
-def test_weights_are_laid_out_in_panels() -> None:
+@pytest.mark.parametrize("more", [2, blocks.NARROW * blocks.LANES, blocks.PANEL])
+def test_weights_are_laid_out_in_panels(more: int) -> None:
+    """The last one is no wider than what is computed of it."""
     rng = np.random.default_rng(0)
-    w = whole_numbers(rng, blocks.PANEL + 2, 3, 2, 2)
-    found = blocks.laid_out(w).reshape(2, 2, 2, 3, blocks.PANEL)
-    for column in range(blocks.PANEL + 2):
-        panel, lane = divmod(column, blocks.PANEL)
-        np.testing.assert_array_equal(found[panel, ..., lane].transpose(2, 0, 1), w[column])
-    assert not found[1, ..., 2:].any()
+    w = whole_numbers(rng, blocks.PANEL + more, 3, 2, 2)
+    first, last = np.split(blocks.laid_out(w), [12 * blocks.PANEL])
+    for column in range(blocks.PANEL + more):
+        panel = first if column < blocks.PANEL else last
+        found = panel.reshape(2, 2, 3, -1)[..., column % blocks.PANEL]
+        np.testing.assert_array_equal(found.transpose(2, 0, 1), w[column])
+    assert last.size == 12 * blocks.LANES * -(-more // blocks.LANES)
+    assert not last.reshape(12, -1)[:, more:].any()
 
 
 def test_rows_whose_number_moves_find_room_in_that_of_all(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -102,6 +102,18 @@ def computes_alone(device: str) -> bool:
     return device == "cpu" and torch.get_num_threads() == 1
 
 
+def cache_bytes(level: int) -> int:
+    """Bytes of the processor's cache of a level; 0 where the system does not say."""
+    name = f"SC_LEVEL{level}_CACHE_SIZE"
+    return max(os.sysconf(name), 0) if name in os.sysconf_names else 0
+
+
+@cache
+def last_cache_bytes() -> int:
+    """Bytes of the processor's last cache; 32 MiB where the system does not say."""
+    return max(map(cache_bytes, (2, 3, 4))) or 32 << 20
+
+
 def processor_name() -> str:
     """What the CPU calls itself."""
     return _told().get("model name") or platform.processor() or platform.machine()

@@ -7,7 +7,6 @@ source_hash   of a kernel's functions: a changed kernel is measured anew
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,6 +17,7 @@ from typing import Any
 
 from tgbench.base.coords import value_of
 from tgbench.base.known import ConstantData
+from tgbench.base.machine import last_cache_bytes
 from tgbench.base.memo import once_each
 from tgbench.base.regions import Box
 from tgbench.graph.op_table import ITEMSIZE, Attrs, Call
@@ -92,14 +92,6 @@ def without_layout(text: str) -> str:
 def streams(parameter_bytes: int) -> bool:
     """Whether weights of this size are read from memory in every run: the last cache is smaller."""
     return parameter_bytes > last_cache_bytes()
-
-
-@cache
-def last_cache_bytes() -> int:
-    """Bytes of the processor's last cache; 32 MiB where the system does not say."""
-    names = ("SC_LEVEL4_CACHE_SIZE", "SC_LEVEL3_CACHE_SIZE", "SC_LEVEL2_CACHE_SIZE")
-    sizes = [os.sysconf(name) for name in names if name in os.sysconf_names]
-    return max([size for size in sizes if size > 0], default=32 << 20)
 
 
 def numbers(box: Box) -> Box:

@@ -30,7 +30,7 @@ import torch
 from tqdm import tqdm
 
 from tgbench.base.errors import RecordsError, RecordsWarning
-from tgbench.base.machine import Machine, computes_alone, usable_cores
+from tgbench.base.machine import Machine, computes_alone, last_cache_bytes, usable_cores
 from tgbench.base.memo import Latest
 from tgbench.base.regions import Box
 from tgbench.base.safetensors import TORCH_DTYPES
@@ -38,7 +38,7 @@ from tgbench.base.switches import STEPS, tell, telling
 from tgbench.base.words import counted
 from tgbench.costs.model import SENTINEL_NS, CostModel, Estimate, modelled_ns
 from tgbench.costs.records import Record, Records, failure_of
-from tgbench.costs.signature import last_cache_bytes, source_hash
+from tgbench.costs.signature import source_hash
 from tgbench.costs.users_records import asked_users
 from tgbench.graph.graph import Node
 from tgbench.graph.op_table import FLOATS

@@ -19,15 +19,21 @@ from numba import carray, types
 
 from tgbench.kernels.numba.blocks import (
     AHEAD,
+    FLOAT32,
+    LANES,
     PANEL,
     SHARED,
+    SIDE,
     TALL,
+    across_of,
     address_of_blocks,
     bytes_at,
     call_blocks,
     compute,
     floats_at,
     number_of_thread,
+    widen_one,
+    widen_square,
     words_at,
 )
 from tgbench.kernels.numba.loops import NO_MASK as NO_MASK
@@ -56,33 +62,41 @@ def room_of(keys: int, depth: int, wide: int) -> int:
 
 @kernel
 def _lay_out_keys(job, at, to):
-    """Keys [keys, depth] as panels [panel, depth, key]; zeros behind the last key."""
-    keys, depth = job[KEYS], job[DEPTH]
-    for panel in range((keys + PANEL - 1) // PANEL):
-        there = floats_at(to + 4 * PANEL * depth * panel)
-        for i in range(PANEL):
-            key = panel * PANEL + i
-            if key < keys:
-                row = floats_at(at + key * job[K_ROW])
-                for d in range(depth):
-                    there[d * PANEL + i] = row[d]
-            else:
-                for d in range(depth):
-                    there[d * PANEL + i] = F(0)
+    """Keys [keys, depth] as panels [panel, depth, key], with zeros behind the last key."""
+    keys, depth, line = job[KEYS], job[DEPTH], job[K_ROW]
+    squares = depth // SIDE * SIDE
+    for first in range(0, keys, PANEL):
+        width = min(PANEL, keys - first)
+        wide = LANES * across_of(width)
+        rows, panel = at + first * line, to + 4 * depth * first
+        whole = width // SIDE * SIDE
+        for c in range(0, whole, SIDE):
+            for i in range(0, squares, SIDE):
+                from_row, to_row = rows + c * line + 4 * i, panel + 4 * (i * wide + c)
+                widen_square(FLOAT32, from_row, line, to_row, 4 * wide)
+        for c in range(width):
+            for i in range(squares if c < whole else 0, depth):
+                from_row, to_row = rows + c * line + 4 * i, panel + 4 * (i * wide + c)
+                widen_one(FLOAT32, from_row, line, to_row, 4 * wide)
+        there = floats_at(panel)
+        for i in range(depth):
+            for c in range(width, wide):
+                there[i * wide + c] = F(0)
 
 
 @kernel
 def _lay_out_values(job, at, to):
-    """Values [keys, wide] as panels [panel, key, column]; zeros behind the last column."""
-    keys, wide = job[KEYS], job[WIDE]
-    for panel in range((wide + PANEL - 1) // PANEL):
-        width = min(PANEL, wide - panel * PANEL)
+    """Values [keys, columns] as panels [panel, key, column], with zeros behind the last column."""
+    keys, columns = job[KEYS], job[WIDE]
+    for first in range(0, columns, PANEL):
+        width = min(PANEL, columns - first)
+        wide = LANES * across_of(width)
         for key in range(keys):
-            row = floats_at(at + key * job[V_ROW] + 4 * PANEL * panel)
-            there = floats_at(to + 4 * PANEL * (keys * panel + key))
-            for i in range(width):
+            row = floats_at(at + key * job[V_ROW] + 4 * first)
+            there = floats_at(to + 4 * (keys * first + key * wide))
+            for i in range(U(width)):
                 there[i] = row[i]
-            for i in range(width, PANEL):
+            for i in range(width, wide):
                 there[i] = F(0)
 
 
@@ -161,8 +175,9 @@ def _head(job, own, batch, head):
                 seen = _last_open(job, mask, count)
             for panel in range((seen + PANEL - 1) // PANEL):
                 call_blocks(
-                    job[BLOCKS], U(table), U(table + 8 * GROUP), U(0), U(4 * PANEL * panel), U(0),
-                    U(laid_keys + 4 * PANEL * depth * panel), U(count), U(1), U(depth), zero, least,
+                    job[BLOCKS], U(table), U(0), U(table + 8 * GROUP), U(0), U(4 * PANEL * panel), U(0),
+                    U(laid_keys + 4 * PANEL * depth * panel), U(count), U(1), U(depth), zero,
+                    U(across_of(min(PANEL, keys - panel * PANEL))), least,
                 )  # fmt: skip
             width = (lead + seen + PAD - 1) // PAD * PAD
             for r in range(count):
@@ -172,9 +187,10 @@ def _head(job, own, batch, head):
                 softmax_row(score, U(0), U(width))
             for panel in range(across):
                 call_blocks(
-                    job[BLOCKS], U(table + 8 * GROUP), U(table + 16 * GROUP), U(0),
+                    job[BLOCKS], U(table + 8 * GROUP), U(0), U(table + 16 * GROUP), U(0),
                     U(4 * PANEL * panel), U(0), U(laid_values + 4 * PANEL * keys * panel),
-                    U(count), U(1), U(seen), zero, least,
+                    U(count), U(1), U(seen), zero,
+                    U(across_of(min(PANEL, wide - panel * PANEL))), least,
                 )  # fmt: skip
             out = job[OUT] + batch * job[OUT_BATCH] + which * job[OUT_HEAD] + first * job[OUT_ROW]
             for r in range(count):

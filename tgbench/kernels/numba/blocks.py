@@ -27,6 +27,7 @@ from numba import types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
+from tgbench.base.machine import cache_bytes
 from tgbench.kernels.numba.loops import U, kernel, native
 from tgbench.kernels.numba.sums import fetch, fused, looped, spread, widened
 from tgbench.kernels.waiting import runtime
@@ -37,9 +38,13 @@ LANES = 16 if IS_WIDE else 4 if _FEATURES.get("neon") else 8  # of a vector
 VECTORS = 4 if IS_WIDE or _FEATURES.get("neon") else 2  # of a panel
 PANEL = VECTORS * LANES  # columns
 TALL = 6  # rows of a block: its sums are in 24 of 32 registers, or in 12 of 16
+NARROW = 2  # vectors of a panel, where so many or fewer are computed alone
 LINE = 16  # elements of a line of a cache
 AHEAD = 2 * TALL  # rows: what a block some time later writes is asked for
 STEPS_AHEAD = 16  # of a panel, that are asked for before they are read
+# Of a panel, that all rows of a group are multiplied by before what is behind it: a cache holds
+# that, what comes next, and these rows.
+PART_BYTES = cache_bytes(2) // 4 or 1 << 18
 UNROLLED = 4  # steps of a sum that are written out
 SHARED = 1 << 19  # multiplications from which threads share them: some 10 µs
 ZERO_COUNT = 1 << 14  # so deep is a row of zeros
@@ -49,37 +54,88 @@ WORD, FLOAT, NUMBER = ir.IntType(64), ir.FloatType(), ir.IntType(32)
 VECTOR, NOTHING = ir.VectorType(FLOAT, LANES), WORD(0)
 
 
-def panels_of(columns: int) -> int:
-    return -(-columns // PANEL)
+def sums_for(columns: int) -> int:
+    """How many sums of a row are computed for so many columns."""
+    whole, rest = divmod(columns, PANEL)
+    return whole * PANEL + LANES * int(across_of(rest) if rest else 0)
+
+
+@kernel
+def across_of(width):
+    """How many vectors of a panel are computed for its first columns: the fewest that hold them
+    and that there are blocks for.
+    """
+    found = (width + LANES - 1) // LANES
+    return found if found <= NARROW else VECTORS
 
 
 def laid_out(weight: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Weights [columns, depth, *window] as [panel, *window, depth, column], flat; zeros behind the
-    last column.
+    """Weights [columns, depth, *window] as [panel, *window, depth, column], flat. The last panel
+    is as wide as what is computed of it, with zeros behind the last column.
 
-    >>> laid_out(np.ones((20, 3), np.float32)).size == panels_of(20) * 3 * PANEL
+    >>> laid_out(np.ones((LANES + PANEL, 3), np.float32)).size == 3 * (LANES + PANEL)
     True
     """
     columns, depth, *window = weight.shape
     taps = int(np.prod(window, initial=1))
-    count = panels_of(columns)
-    found = np.zeros((count, taps, depth, PANEL), np.float32)
+    found = np.zeros(taps * depth * sums_for(columns), np.float32)
     last = weight.reshape(columns, depth, taps).transpose(2, 1, 0)
-    for panel in range(count):
-        part = last[:, :, panel * PANEL : (panel + 1) * PANEL]
-        found[panel, :, :, : part.shape[-1]] = part
-    return found.reshape(-1)
+    for first in range(0, columns, PANEL):
+        width = min(PANEL, columns - first)
+        panel = found[taps * depth * first :][: taps * depth * sums_for(width)]
+        panel.reshape(taps, depth, -1)[:, :, :width] = last[:, :, first : first + width]
+    return found
 
 
 # --- a block -------------------------------------------------------------------------------------
 
 
 class Sums:
-    """LLVM code for a block of rows and one panel."""
+    """LLVM code for a block of rows and the first vectors of one panel."""
 
-    def __init__(self, builder: Any, rows: int) -> None:
-        self.builder, self.rows = builder, rows
+    def __init__(self, builder: Any, rows: int, across: int) -> None:
+        self.builder, self.rows, self.across = builder, rows, across
         self._add = fused(builder, VECTOR)
+
+    def emit(
+        self, xs: Any, inside: Any, pitch: Any, outs: Any, mores: Any, beside: Any, behind: Any,
+        panel: Any, later: Any, taps: Any, depth: Any, bias: Any, least: Any,
+    ) -> None:  # fmt: skip
+        """See `_block`."""
+        builder, words = self.builder, WORD.as_pointer()
+        results = builder.inttoptr(outs, words)
+        self.ask_ahead(results, beside, to_write=True)
+        start = self.vectors(builder.inttoptr(bias, FLOAT.as_pointer())) * self.rows
+        before = builder.block
+        with builder.if_then(builder.icmp_unsigned("!=", mores, WORD(0))):
+            added = builder.inttoptr(mores, words)
+            self.ask_ahead(added, behind, to_write=False)
+            more = self.addresses(added, behind)
+            there = [one for row in more for one in self.vectors(row)]
+            both = [builder.fadd(a, b) for a, b in zip(start, there, strict=True)]
+            adding = builder.block
+        sums = []
+        for alone, more in zip(start, both, strict=True):
+            phi = builder.phi(VECTOR)
+            phi.add_incoming(alone, before)
+            phi.add_incoming(more, adding)
+            sums.append(phi)
+        table = builder.inttoptr(xs, words)
+        weights, others = (builder.inttoptr(one, FLOAT.as_pointer()) for one in (panel, later))
+
+        def tap(i: Any, sums: list[Any]) -> list[Any]:
+            rows = self.addresses(builder.gep(table, [builder.mul(i, pitch)]), inside)
+            first = builder.mul(i, depth)
+            panel = builder.gep(weights, [builder.mul(first, WORD(self.across * LANES))])
+            later = builder.gep(others, [builder.mul(first, WORD(LINE))])
+            return self.terms(rows, panel, later, depth, sums)
+
+        sums = looped(builder, WORD(0), taps, 1, sums, tap)
+        floor = spread(builder, least, LANES)
+        self.store(
+            [builder.select(builder.fcmp_ordered("<", s, floor), floor, s) for s in sums],
+            self.addresses(results, beside),
+        )
 
     def addresses(self, words: Any, beside: Any = NOTHING) -> list[Any]:
         """Where rows are read or written: so many words, and bytes behind each."""
@@ -94,8 +150,8 @@ class Sums:
             self._fetch(row, to_write=to_write)
 
     def _fetch(self, row: Any, *, to_write: bool = False) -> None:
-        """Have caches fetch as much as a panel is wide."""
-        for v in range(0, PANEL, LINE):
+        """Have caches fetch as much as there is across."""
+        for v in range(0, self.across * LANES, LINE):
             fetch(self.builder, self.builder.gep(row, [WORD(v)]), to_write=to_write)
 
     def vectors(self, row: Any) -> list[Any]:
@@ -107,16 +163,20 @@ class Sums:
             self.builder.store(found, place, align=4)
 
     def _places(self, row: Any) -> list[Any]:
-        starts = (self.builder.gep(row, [WORD(v * LANES)]) for v in range(VECTORS))
+        starts = (self.builder.gep(row, [WORD(v * LANES)]) for v in range(self.across))
         return [self.builder.bitcast(start, VECTOR.as_pointer()) for start in starts]
 
-    def terms(self, rows: list[Any], panel: Any, depth: Any, sums: list[Any]) -> list[Any]:
-        """The sums and, of each row and column, the products of so many elements."""
+    def terms(
+        self, rows: list[Any], panel: Any, later: Any, depth: Any, sums: list[Any]
+    ) -> list[Any]:
+        """The sums and, of each row and column, the products of so many elements; `later`: what
+        is asked for besides, a line with each of these.
+        """
 
         def steps(count: int) -> Callable[[Any, list[Any]], list[Any]]:
             def emit(i: Any, sums: list[Any]) -> list[Any]:
                 for step in range(count):
-                    sums = self._step(rows, panel, self._plus(i, step), sums)
+                    sums = self._step(rows, panel, later, self._plus(i, step), sums)
                 return sums
 
             return emit
@@ -125,11 +185,15 @@ class Sums:
         sums = looped(self.builder, WORD(0), whole, UNROLLED, sums, steps(UNROLLED))
         return looped(self.builder, whole, depth, 1, sums, steps(1))
 
-    def _step(self, rows: list[Any], panel: Any, i: Any, sums: list[Any]) -> list[Any]:
+    def _step(
+        self, rows: list[Any], panel: Any, later: Any, i: Any, sums: list[Any]
+    ) -> list[Any]:
         builder = self.builder
-        behind = builder.mul(i, WORD(PANEL))
+        wide = self.across * LANES
+        behind = builder.mul(i, WORD(wide))
         w = self.vectors(builder.gep(panel, [behind]))
-        self._fetch(builder.gep(panel, [builder.add(behind, WORD(STEPS_AHEAD * PANEL))]))
+        self._fetch(builder.gep(panel, [builder.add(behind, WORD(STEPS_AHEAD * wide))]))
+        fetch(builder, builder.gep(later, [builder.mul(i, WORD(LINE))]), is_near=False)
         numbers = [builder.load(builder.gep(row, [i]), align=4) for row in rows]
         x = [spread(builder, number, LANES) for number in numbers]
         pairs = [(a, b) for a in x for b in w]
@@ -143,51 +207,25 @@ def _block(rows: int) -> Any:
     """out[r] = bias + more[r] + Σ over taps and depth of x[tap][r] · panel, no less than `least`.
 
     All arguments but the last are addresses and numbers. At `xs`, `outs` and `mores` are words:
-    where rows begin; those of x for the next tap lie `pitch` words behind. mores is 0 for nothing.
-    The panel is `beside` bytes behind where rows of the result begin, and `behind` those that
-    are added.
+    where rows begin; those of x for the next tap lie `pitch` words behind, and are read from
+    `inside` bytes on. mores is 0 for nothing. The panel is `beside` bytes behind where rows of the
+    result begin, and `behind` those that are added. Of its vectors the first ones are computed, as
+    many as there are `across`. `later`: what is asked for besides, a line with each term.
     """
 
     @intrinsic
-    def block(context, xs, pitch, outs, mores, beside, behind, panel, taps, depth, bias, least):
+    def block(
+        context, xs, inside, pitch, outs, mores, beside, behind, panel, later, taps, depth, bias,
+        across, least,
+    ):  # fmt: skip
         def generate(context, builder, signature, arguments):
-            xs, pitch, outs, mores, beside, behind, panel, taps, depth, bias, least = arguments
-            made, words = Sums(builder, rows), WORD.as_pointer()
-            results = builder.inttoptr(outs, words)
-            made.ask_ahead(results, beside, to_write=True)
-            start = made.vectors(builder.inttoptr(bias, FLOAT.as_pointer())) * rows
-            before = builder.block
-            with builder.if_then(builder.icmp_unsigned("!=", mores, WORD(0))):
-                added = builder.inttoptr(mores, words)
-                made.ask_ahead(added, behind, to_write=False)
-                more = made.addresses(added, behind)
-                there = [one for row in more for one in made.vectors(row)]
-                both = [builder.fadd(a, b) for a, b in zip(start, there, strict=True)]
-                inside = builder.block
-            sums = []
-            for alone, more in zip(start, both, strict=True):
-                phi = builder.phi(VECTOR)
-                phi.add_incoming(alone, before)
-                phi.add_incoming(more, inside)
-                sums.append(phi)
-            table = builder.inttoptr(xs, words)
-            weights = builder.inttoptr(panel, FLOAT.as_pointer())
-
-            def tap(i: Any, sums: list[Any]) -> list[Any]:
-                row = made.addresses(builder.gep(table, [builder.mul(i, pitch)]))
-                first = builder.mul(builder.mul(i, depth), WORD(PANEL))
-                found: list[Any] = made.terms(row, builder.gep(weights, [first]), depth, sums)
-                return found
-
-            sums = looped(builder, WORD(0), taps, 1, sums, tap)
-            floor = spread(builder, least, LANES)
-            made.store(
-                [builder.select(builder.fcmp_ordered("<", s, floor), floor, s) for s in sums],
-                made.addresses(results, beside),
-            )
+            *arguments, across, least = arguments
+            for count in sorted({1, NARROW, VECTORS}):
+                with builder.if_then(builder.icmp_unsigned("==", across, WORD(count))):
+                    Sums(builder, rows, count).emit(*arguments, least)
             return context.get_dummy_value()
 
-        return types.void(*[types.uint64] * 10, types.float32), generate
+        return types.void(*[types.uint64] * 13, types.float32), generate
 
     return block
 
@@ -195,25 +233,49 @@ def _block(rows: int) -> Any:
 _B1, _B2, _B3, _B4, _B5, _B6 = map(_block, range(1, TALL + 1))
 
 
-def all_blocks(table, outs, mores, beside, behind, panel, count, taps, depth, bias, least):
+def all_blocks(
+    table, inside, outs, mores, beside, behind, panel, count, taps, depth, bias, across, least
+):  # fmt: skip
     """One panel of a group of rows, block after block: see `_block`."""
     blocks, row = (count + U(TALL - 1)) // U(TALL), U(0)
+    parts, lines = max(across * U(LANES) // U(LINE), U(1)), taps * depth * U(4 * LINE)
     for block in range(blocks):
         after = count * (block + U(1)) // blocks
+        later, part = panel, block * parts // blocks
+        if part < (block + U(1)) * parts // blocks:
+            later += lines * (parts + part)
         rows, xs, to = after - row, table + U(8) * row, outs + U(8) * row
         more = mores + U(8) * row if mores else U(0)
         if rows == U(6):
-            _B6(xs, count, to, more, beside, behind, panel, taps, depth, bias, least)
+            _B6(
+                xs, inside, count, to, more, beside, behind, panel, later, taps, depth, bias,
+                across, least,
+            )  # fmt: skip
         elif rows == U(5):
-            _B5(xs, count, to, more, beside, behind, panel, taps, depth, bias, least)
+            _B5(
+                xs, inside, count, to, more, beside, behind, panel, later, taps, depth, bias,
+                across, least,
+            )  # fmt: skip
         elif rows == U(4):
-            _B4(xs, count, to, more, beside, behind, panel, taps, depth, bias, least)
+            _B4(
+                xs, inside, count, to, more, beside, behind, panel, later, taps, depth, bias,
+                across, least,
+            )  # fmt: skip
         elif rows == U(3):
-            _B3(xs, count, to, more, beside, behind, panel, taps, depth, bias, least)
+            _B3(
+                xs, inside, count, to, more, beside, behind, panel, later, taps, depth, bias,
+                across, least,
+            )  # fmt: skip
         elif rows == U(2):
-            _B2(xs, count, to, more, beside, behind, panel, taps, depth, bias, least)
+            _B2(
+                xs, inside, count, to, more, beside, behind, panel, later, taps, depth, bias,
+                across, least,
+            )  # fmt: skip
         else:
-            _B1(xs, count, to, more, beside, behind, panel, taps, depth, bias, least)
+            _B1(
+                xs, inside, count, to, more, beside, behind, panel, later, taps, depth, bias,
+                across, least,
+            )  # fmt: skip
         row = after
 
 
@@ -252,9 +314,9 @@ def bytes_at(address):
 
 # --- weights in less -----------------------------------------------------------------------------
 
-LAID_OUT, BFLOAT16, FLOAT16, INT8 = range(4)  # how weights are held: in panels, or by rows
+LAID_OUT, BFLOAT16, FLOAT16, INT8, FLOAT32 = range(5)  # how weights are held: in panels, or by rows
 HELD_AS = {"bfloat16": BFLOAT16, "float16": FLOAT16, "int8": INT8}
-WIDTHS = {BFLOAT16: 16, FLOAT16: 16, INT8: 8}  # in bits
+WIDTHS = {BFLOAT16: 16, FLOAT16: 16, INT8: 8, FLOAT32: 32}  # in bits
 SIDE = 8  # of a square of weights that is widened and turned in registers
 UNPACKED = ([0, 8, 1, 9, 4, 12, 5, 13], [2, 10, 3, 11, 6, 14, 7, 15])  # of two rows of it
 PAIRED = ([0, 1, 8, 9, 4, 5, 12, 13], [2, 3, 10, 11, 6, 7, 14, 15])
@@ -280,30 +342,34 @@ def _turned(builder: Any, rows: list[Any]) -> list[Any]:
 
 
 def _widening(side: int) -> Any:
-    """Elements of rows `apart` bytes apart as float32, one below the other in a panel."""
+    """Elements of rows `apart` bytes apart as float32, one below the other in a panel, whose rows
+    are `wide` bytes apart.
+    """
 
     @intrinsic
-    def widen(context, held, rows, apart, to):
+    def widen(context, held, rows, apart, to, wide):
         def generate(context, builder, signature, arguments):
-            held, rows, apart, to = arguments
-            for code, bits in WIDTHS.items():
-                number = ir.IntType(bits)
+            held, rows, apart, to, wide = arguments
+            for held_as, bits in WIDTHS.items():
+                number = FLOAT if held_as == FLOAT32 else ir.IntType(bits)
                 stored, kind = (
                     ir.VectorType(one, side) if side > 1 else one for one in (number, FLOAT)
                 )
-                with builder.if_then(builder.icmp_signed("==", held, WORD(code))):
+                with builder.if_then(builder.icmp_signed("==", held, WORD(held_as))):
                     found = []
                     for r in range(side):
                         at = builder.add(rows, builder.mul(apart, WORD(r)))
                         at = builder.inttoptr(at, stored.as_pointer())
                         one = builder.load(at, align=bits // 8)
-                        found.append(widened(builder, one, kind, code == FLOAT16))
+                        if held_as != FLOAT32:
+                            one = widened(builder, one, kind, held_as == FLOAT16)
+                        found.append(one)
                     for r, one in enumerate(_turned(builder, found) if side > 1 else found):
-                        at = builder.add(to, WORD(4 * PANEL * r))
+                        at = builder.add(to, builder.mul(wide, WORD(r)))
                         builder.store(one, builder.inttoptr(at, kind.as_pointer()), align=4)
             return context.get_dummy_value()
 
-        return types.void(*[types.int64] * 4), generate
+        return types.void(*[types.int64] * 5), generate
 
     return widen
 
@@ -328,17 +394,18 @@ def number_of_thread(context, function):
 
 @intrinsic
 def call_blocks(
-    context, blocks, table, outs, mores, beside, behind, panel, count, taps, depth, bias, least
-):
+    context, blocks, table, inside, outs, mores, beside, behind, panel, count, taps, depth, bias,
+    across, least,
+):  # fmt: skip
     """Call `all_blocks` by its address."""
 
     def generate(context, builder, signature, arguments):
-        kinds = [WORD] * 10 + [FLOAT]
+        kinds = [WORD] * 12 + [FLOAT]
         function = ir.FunctionType(ir.VoidType(), kinds).as_pointer()
         builder.call(builder.inttoptr(arguments[0], function), arguments[1:])
         return context.get_dummy_value()
 
-    return types.void(types.int64, *[types.uint64] * 10, types.float32), generate
+    return types.void(types.int64, *[types.uint64] * 12, types.float32), generate
 
 
 @intrinsic
@@ -386,7 +453,7 @@ def address_of_blocks() -> int:
     """Where `all_blocks` begins. It is called by that, as it is compiled once then, and not inside
     of all who call it.
     """
-    return int(native(*[types.uint64] * 10, types.float32)(all_blocks).address)
+    return int(native(*[types.uint64] * 12, types.float32)(all_blocks).address)
 
 
 @cache

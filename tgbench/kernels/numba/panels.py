@@ -239,10 +239,10 @@ def _convolution(site: Site) -> Image | None:
 
 def is_taken(site: Site) -> bool:
     """Whether these kernels compute such a call, where its operands lie well: products, and
-    convolutions of lines or images that are deep enough, whose columns fill half of their panels.
+    convolutions of lines or images that are deep enough, half of whose sums are columns.
     """
     columns, depth, *window = site.call.in_shapes[1]
-    if 2 * columns < blocks.panels_of(columns) * blocks.PANEL:
+    if 2 * columns < blocks.sums_for(columns):
         return False
     if site.call.op.name != "conv":
         return True

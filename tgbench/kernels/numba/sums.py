@@ -158,13 +158,13 @@ def widened(builder: Any, found: Any, kind: Any, is_half: bool) -> Any:
 BYTE = ir.IntType(8).as_pointer()
 
 
-def fetch(builder: Any, at: Any, *, to_write: bool = False) -> None:
-    """Have caches fetch what is there."""
+def fetch(builder: Any, at: Any, *, to_write: bool = False, is_near: bool = True) -> None:
+    """Have caches fetch what is there; all of them, or those that are not so near."""
     bit = ir.IntType(32)
     taken = ir.FunctionType(ir.VoidType(), [BYTE, bit, bit, bit])
     called = cgutils.get_or_insert_function(builder.module, taken, "llvm.prefetch.p0i8")
-    for_long, data = bit(3), bit(1)
-    builder.call(called, [builder.bitcast(at, BYTE), bit(int(to_write)), for_long, data])
+    how_near, data = bit(3 if is_near else 2), bit(1)
+    builder.call(called, [builder.bitcast(at, BYTE), bit(int(to_write)), how_near, data])
 
 
 def spread(builder: Any, number: Any, lanes: int) -> Any:

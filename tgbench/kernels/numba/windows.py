@@ -21,11 +21,14 @@ from tgbench.kernels.numba.blocks import (
     INT8,
     IS_WIDE,
     LAID_OUT,
+    LANES,
     PANEL,
+    PART_BYTES,
     SHARED,
     SIDE,
     TALL,
     WORD,
+    across_of,
     address_of_blocks,
     call_blocks,
     compute,
@@ -151,14 +154,14 @@ def _copy(sources, beside, targets, behind, rows, width):
 
 def _widen(held, first, line, depth, width, to):
     """Rows of weights in less than float32, `line` bytes apart, as a panel; by addresses."""
-    item = 1 if held == INT8 else 2
+    item, wide = 1 if held == INT8 else 2, 4 * LANES * across_of(width)
     squares, rows = depth // SIDE * SIDE, width // SIDE * SIDE
     for i in range(0, squares, SIDE):
         for c in range(0, rows, SIDE):
-            widen_square(held, first + c * line + i * item, line, to + 4 * (i * PANEL + c))
+            widen_square(held, first + c * line + i * item, line, to + i * wide + 4 * c, wide)
     for c in range(width):
         for i in range(squares if c < rows else 0, depth):
-            widen_one(held, first + c * line + i * item, line, to + 4 * (i * PANEL + c))
+            widen_one(held, first + c * line + i * item, line, to + i * wide + 4 * c, wide)
 
 
 @cache
@@ -185,6 +188,26 @@ def _all_functions(address, count, code):
 
 
 @kernel
+def _in_parts(job, table, outs, mores, beside, behind, panel, count, bias, across, least):
+    """Sums over all terms: over those of some taps, or over some of one tap, after the others."""
+    taps, depth = job[TAP_LINES] * job[TAP_POINTS], job[DEPTH]
+    wide = 4 * LANES * across
+    most = PART_BYTES // wide
+    cuts = (depth + most - 1) // most
+    some, deep = max(1, most // depth), (depth + cuts - 1) // cuts
+    for tap in range(0, taps, some):
+        for first in range(0, depth, deep):
+            width, steps = min(some, taps - tap), min(deep, depth - first)
+            is_last = tap + width == taps and first + steps == depth
+            call_blocks(
+                job[BLOCKS], U(table + 8 * count * tap), U(4 * first), U(outs), U(mores),
+                U(beside), U(behind), U(panel + wide * (depth * tap + first)), U(count),
+                U(width), U(steps), U(bias), U(across), least if is_last else F(-np.inf),
+            )  # fmt: skip
+            mores, behind, bias = outs, beside, job[ZERO_ROW]
+
+
+@kernel
 def _panel(job, own, count, panel, least, code):
     """One panel of a group of rows, whose table is written; own: the address of memory.
 
@@ -194,6 +217,7 @@ def _panel(job, own, count, panel, least, code):
     taps, depth, group = job[TAP_LINES] * job[TAP_POINTS], job[DEPTH], job[GROUP]
     laid_out, at = 4 * PANEL * taps * depth * panel, 4 * PANEL * panel
     width, bias = min(PANEL, job[COLUMNS] - PANEL * panel), job[ZERO_ROW]
+    across = across_of(width)
     weights = job[W] + laid_out
     if job[HELD] != LAID_OUT:
         weights = own + job[ROOM_BYTES] - 4 * PANEL * depth
@@ -205,7 +229,8 @@ def _panel(job, own, count, panel, least, code):
     rows = table + 8 * (taps + 2) * group
     results = rows + 8 * job[OWN_AREAS] * group
     outs, beside, behind = theirs, at, at
-    is_cut, is_own = width < PANEL, width < PANEL or code != NO_ACTIVATION
+    is_cut = width < LANES * across
+    is_own = is_cut or code != NO_ACTIVATION
     if job[BIAS]:
         bias = job[BIAS] + at
     if is_own:
@@ -220,14 +245,11 @@ def _panel(job, own, count, panel, least, code):
             for i in range(width):
                 target[i] = source[i]
             bias = own
-    call_blocks(
-        job[BLOCKS], U(table), U(outs), U(mores), U(beside), U(behind), U(weights),
-        U(count), U(taps), U(depth), U(bias), least,
-    )  # fmt: skip
+    _in_parts(job, table, outs, mores, beside, behind, weights, count, bias, across, least)
     if job[GATE]:
-        call_blocks(
-            job[BLOCKS], U(table), U(rows + 8 * GATES * group), U(0), U(0), U(0),
-            U(job[GATE] + laid_out), U(count), U(taps), U(depth), U(job[ZERO_ROW]), F(-np.inf),
+        _in_parts(
+            job, table, rows + 8 * GATES * group, 0, 0, 0, job[GATE] + laid_out, count,
+            job[ZERO_ROW], across, F(-np.inf),
         )  # fmt: skip
         first, second = results, results + 4 * PANEL * GATES * group
         _call_functions(job[FUNCTIONS], second, PANEL * count, code)
