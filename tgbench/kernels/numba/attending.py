@@ -175,8 +175,8 @@ def _head(job, own, batch, head):
                 seen = _last_open(job, mask, count)
             for panel in range((seen + PANEL - 1) // PANEL):
                 call_blocks(
-                    job[BLOCKS], U(table), U(0), U(table + 8 * GROUP), U(0), U(4 * PANEL * panel), U(0),
-                    U(laid_keys + 4 * PANEL * depth * panel), U(count), U(1), U(depth), zero,
+                    job[BLOCKS], U(table), U(0), U(table + 8 * GROUP), U(0), U(4 * PANEL * panel),
+                    U(0), U(laid_keys + 4 * PANEL * depth * panel), U(count), U(1), U(depth), zero,
                     U(across_of(min(PANEL, keys - panel * PANEL))), least,
                 )  # fmt: skip
             width = (lead + seen + PAD - 1) // PAD * PAD

@@ -185,9 +185,7 @@ class Sums:
         sums = looped(self.builder, WORD(0), whole, UNROLLED, sums, steps(UNROLLED))
         return looped(self.builder, whole, depth, 1, sums, steps(1))
 
-    def _step(
-        self, rows: list[Any], panel: Any, later: Any, i: Any, sums: list[Any]
-    ) -> list[Any]:
+    def _step(self, rows: list[Any], panel: Any, later: Any, i: Any, sums: list[Any]) -> list[Any]:
         builder = self.builder
         wide = self.across * LANES
         behind = builder.mul(i, WORD(wide))
