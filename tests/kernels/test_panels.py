@@ -135,14 +135,14 @@ class Case:
         return found[:, :, : self.sizes[0], : self.sizes[1]].permute(0, 2, 3, 1)
 
 
-def flat(seen: Floats) -> Floats:
+def flat(seen: NDArray[Any]) -> NDArray[Any]:
     """From its first element on, as a kernel is given it."""
     whole = seen
     while whole.base is not None:
         whole = np.asarray(whole.base)
-    whole = whole.reshape(-1)
-    first = (seen.__array_interface__["data"][0] - whole.__array_interface__["data"][0]) // 4
-    return whole[first:]
+    whole = whole.ravel("K")
+    behind = seen.__array_interface__["data"][0] - whole.__array_interface__["data"][0]
+    return whole[behind // whole.itemsize :]
 
 
 # of a vector, of two, and of parts of them, also behind a whole panel
@@ -346,7 +346,7 @@ class Attention:
     q: Floats
     k: Floats
     v: Floats
-    mask: NDArray[np.bool_] | None = None
+    mask: NDArray[Any] | None = None  # of booleans, or added
     start: int = 0
     threads: int = 1
 
@@ -370,7 +370,7 @@ class Attention:
         mask: list[Any] = [attending.NO_MASK, 0, 0, 0, -1]
         if self.mask is not None:
             seen = np.broadcast_to(self.mask, (batch, heads, rows, keys))
-            mask = [np.ascontiguousarray(self.mask).reshape(-1), *steps(seen)]
+            mask = [flat(self.mask), *steps(seen)]
         attending.attend(
             memory[:words], *places, *mask, flat(out), *steps(out)[:3], blocks.ZEROS, batch, heads,
             shared, rows, self.start, keys, depth, wide, float(depth**-0.5), self.threads, room,
@@ -383,6 +383,8 @@ class Attention:
         q, k, v = (torch.from_numpy(one).double() for one in (self.q, self.k, self.v))
         k, v = (one.repeat_interleave(q.shape[1] // one.shape[1], 1) for one in (k, v))
         mask = None if self.mask is None else torch.from_numpy(self.mask)
+        if mask is not None and mask.dtype != torch.bool:
+            mask = mask.double()
         found = torch.nn.functional.scaled_dot_product_attention(q, k, v, mask)
         return np.asarray(found.numpy())
 
@@ -402,7 +404,7 @@ def test_attention_is_pytorchs(data: st.DataObject) -> None:
     shared, group, rows, keys = pick(1, 3), pick(1, 3), pick(1, 60), pick(1, 90)
     sizes = pick(1, 2), shared * group, shared, rows, keys, pick(1, 40), pick(1, 40)
     case = Attention.of(rng, *sizes)
-    kind = data.draw(st.sampled_from(["none", "causal", "sparse", "by head"]))
+    kind = data.draw(st.sampled_from(["none", "causal", "sparse", "by head", "added", "turned"]))
     if kind != "none":
         shape = (sizes[1], rows, keys) if kind == "by head" else (rows, keys)
         is_open = rng.random(shape) < 0.3
@@ -410,6 +412,9 @@ def test_attention_is_pytorchs(data: st.DataObject) -> None:
             is_open = np.tril(np.ones((rows, keys), bool), keys - rows)
         is_open[..., rng.integers(keys)] = True
         case.mask = is_open
+        if kind in ("added", "turned"):
+            bias = np.where(is_open, rng.normal(size=shape), -np.inf).astype(np.float32)
+            case.mask = np.asfortranarray(bias) if kind == "turned" else bias
     case.start, case.threads = pick(0, 100), pick(1, 3)
     np.testing.assert_allclose(case.compute(), case.expected(), rtol=1e-4, atol=2e-6)
 

@@ -46,8 +46,8 @@ GROUP = 4 * TALL  # rows whose scores are there at once
 (Q, Q_BATCH, Q_HEAD, Q_ROW, K, K_BATCH, K_HEAD, K_ROW, V, V_BATCH, V_HEAD, V_ROW,
  OUT, OUT_BATCH, OUT_HEAD, OUT_ROW, MASK, MASK_BATCH, MASK_HEAD, MASK_ROW, MASK_KEY,
  BATCH, HEADS, SHARED_HEADS, ROWS, START, KEYS, DEPTH, WIDE,
- ZERO_ROW, SCALE, THREADS, ROOM, ROOM_BYTES, THREAD_NUMBER, BLOCKS) = range(36)  # fmt: skip
-JOB = 36
+ ZERO_ROW, SCALE, THREADS, ROOM, ROOM_BYTES, THREAD_NUMBER, BLOCKS, IS_ADDED) = range(37)  # fmt: skip
+JOB = 37
 
 
 def room_of(keys: int, depth: int, wide: int) -> int:
@@ -122,13 +122,21 @@ def _last_open(job, mask, count):
 
 @kernel
 def _scaled(job, score, mask, lead, count, width):
-    """Scale a row of scores; close it where the mask is, and besides its keys."""
+    """Scale a row of scores; add the mask, or close it where that is; close it besides its keys."""
     scale, step = floats_at(job[SCALE])[0], job[MASK_KEY]
     for i in range(U(lead)):
         score[i] = F(-np.inf)
     if not mask:
         for i in range(U(lead), U(lead + count)):
             score[i] *= scale
+    elif job[IS_ADDED]:
+        added, apart = floats_at(mask), U(step // 4)
+        if apart == U(1):
+            for i in range(U(count)):
+                score[U(lead) + i] = score[U(lead) + i] * scale + added[i]
+        else:
+            for i in range(U(count)):
+                score[U(lead) + i] = score[U(lead) + i] * scale + added[i * apart]
     elif step == 1:
         is_open = bytes_at(mask)
         for i in range(U(count)):
@@ -172,7 +180,8 @@ def _head(job, own, batch, head):
             if job[MASK]:
                 mask = job[MASK] + batch * job[MASK_BATCH] + which * job[MASK_HEAD]
                 mask += first * job[MASK_ROW]
-                seen = _last_open(job, mask, count)
+                if not job[IS_ADDED]:
+                    seen = _last_open(job, mask, count)
             for panel in range((seen + PANEL - 1) // PANEL):
                 call_blocks(
                     job[BLOCKS], U(table), U(0), U(table + 8 * GROUP), U(0), U(4 * PANEL * panel),
@@ -222,7 +231,7 @@ def attend(
     heads, shared_heads, rows, start, keys, depth, wide, scale, threads, room, fork, number,
     computing, blocks,
 ):  # fmt: skip
-    """softmax(q · kᵀ · scale, closed where the mask is) · v
+    """softmax(q · kᵀ · scale + mask) · v, or closed where a mask of booleans is
 
     q and out [batch, heads, rows, depth or wide], k and v [batch, shared heads, keys, depth or
     wide], whose last dimensions are contiguous; mask [batch, heads, rows, keys], or one element for
@@ -242,9 +251,10 @@ def attend(
     job[OUT], job[OUT_BATCH], job[OUT_HEAD], job[OUT_ROW] = (
         out.ctypes.data, 4 * out_batch, 4 * out_head, 4 * out_row
     )  # fmt: skip
-    job[MASK] = mask.ctypes.data if mask_key >= 0 else 0
-    job[MASK_BATCH], job[MASK_HEAD] = mask_batch, mask_head
-    job[MASK_ROW], job[MASK_KEY] = mask_row, mask_key
+    item = mask.itemsize
+    job[MASK], job[IS_ADDED] = mask.ctypes.data if mask_key >= 0 else 0, item > 1
+    job[MASK_BATCH], job[MASK_HEAD] = item * mask_batch, item * mask_head
+    job[MASK_ROW], job[MASK_KEY] = item * mask_row, item * mask_key
     job[BATCH], job[HEADS], job[SHARED_HEADS], job[ROWS] = batch, heads, shared_heads, rows
     job[START], job[KEYS], job[DEPTH], job[WIDE] = start, keys, depth, wide
     job[ZERO_ROW], job[THREAD_NUMBER], job[BLOCKS] = zeros.ctypes.data, number, blocks

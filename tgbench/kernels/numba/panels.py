@@ -30,7 +30,7 @@ from torch import Tensor
 from tgbench.base.coords import Coord, same, value_of
 from tgbench.graph.op_table import ITEMSIZE
 from tgbench.kernels.numba.points import as_image, both
-from tgbench.kernels.numba.rows import SINGLE, STREAM, compiled, plain_heads, span
+from tgbench.kernels.numba.rows import SINGLE, STREAM, compiled, heads_alike, span
 from tgbench.kernels.registry import (
     OPENMP,
     Kernel,
@@ -332,8 +332,15 @@ def _kernel(
 # --- attention -----------------------------------------------------------------------------------
 
 
+def _masked_heads(site: Site) -> Heads | None:
+    """What attends to what; a mask says what is open, or is added to scores."""
+    h = heads_alike(site)
+    is_taken = h is not None and (h.mask is None or h.mask.dtype in ("bool", *SINGLE))
+    return h if is_taken else None
+
+
 def _heads(site: Site) -> Heads:
-    found = plain_heads(site)
+    found = heads_alike(site)
     assert found is not None
     return found
 
@@ -382,7 +389,7 @@ def _cost_of_heads(site: Site) -> float:
 
 
 ATTENTION = Kernel(
-    "attention_panels", "attention", lambda site: plain_heads(site) is not None, _cost_of_heads,
+    "attention_panels", "attention", lambda site: _masked_heads(site) is not None, _cost_of_heads,
     _bind_heads, _scratch_of_heads, ("cpu",), threads=OPENMP, compiles=True,
 )  # fmt: skip
 PANELS = (

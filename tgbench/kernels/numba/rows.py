@@ -538,10 +538,17 @@ for _name in COPYING:
 @once_a_site
 def plain_heads(site: Site) -> Heads | None:
     """What attends to what, where keys and values are of the same rows and a mask is boolean."""
+    h = heads_alike(site)
+    return h if h is not None and (h.mask is None or h.mask.dtype == "bool") else None
+
+
+@once_a_site
+def heads_alike(site: Site) -> Heads | None:
+    """The same, whatever the mask is."""
     h = heads_of(site)
     if h is None or site.out.dtype not in SINGLE or not all(map(is_flat, (h.q, h.k, h.v, h.out))):
         return None
-    if h.mask is not None and (h.mask.dtype != "bool" or any(s < 0 for s in h.mask.strides)):
+    if h.mask is not None and any(step < 0 for step in h.mask.strides):
         return None
     return h if same(h.first, 0) and same(h.k.shape[2], h.v.shape[2]) else None
 
