@@ -325,15 +325,17 @@ def test_a_long_chain_lets_other_threads_have_python(lets_go: bool) -> None:
 
 def _gets_on_during(work: Callable[[], None]) -> bool:
     """Whether a thread that is woken is there before some work is over."""
-    seen, bed = list[str](), threading.Lock()
+    seen, bed, is_up = list[str](), threading.Lock(), threading.Event()
     bed.acquire()
 
     def sleeper() -> None:
+        is_up.set()
         bed.acquire()
         seen.append("awake")
 
     thread = threading.Thread(target=sleeper, daemon=True)
     thread.start()
+    is_up.wait()  # where others have the processors, it may take long to begin
     time.sleep(0.02)
     interval = sys.getswitchinterval()
     sys.setswitchinterval(100.0)

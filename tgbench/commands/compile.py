@@ -25,6 +25,8 @@ from tgbench.costs.model import CostModel
 from tgbench.graph.graph import GraphBuilder, Node
 from tgbench.graph.ops.elementwise import exp, sigmoid, tanh
 from tgbench.graph.ops.images.conv import conv
+from tgbench.graph.ops.images.pool import avg_pool, max_pool
+from tgbench.graph.ops.images.resample import upsample
 from tgbench.graph.ops.index import gather
 from tgbench.graph.ops.nn import (
     attention,
@@ -113,6 +115,8 @@ def samples() -> list[Node]:
         conv(_of(g, 1, 16, 3, 3), window, bias[:32]), tanh(x), sigmoid(x),
         attention(q, keys, keys, mask), q.permute(0, 2, 1, 3), x[:, 1:], exp(x),
         q @ _of(g, 1, 4, 64, 1), linear_recurrence(x, x, x[:1]),
+        attention(q, keys, keys, _of(g, 1, 1, ROWS, ROWS)),
+        max_pool(image, 2), avg_pool(image, 2).inputs[0], upsample(image, size=16),
     ]  # fmt: skip
     found += [_steps(g, kind, cell) for kind, cell in CELLS.items()]
     for dtype in ("int64", "int32"):

@@ -151,6 +151,7 @@ class OpDef:
         merges: (inner call, call) → attributes of one such op that does what both do in turn, or
             None.
         moves: whether its elements are those of its inputs, moved: every kernel has the same bits.
+        keeps_axes: whether those were moved along dimensions, which are the inputs' in order.
         undoes_itself: whether the op of the op of x is x.
         commutes: whether its two inputs may change places, bit for bit.
         continues: the input that its rows, along the first dimension, begin with: where rows before
@@ -191,6 +192,7 @@ class OpDef:
     same_as: Callable[[Call, tuple[Node, ...]], int | None] = field(default=lambda call, ins: None)
     merges: Callable[[Call, Call], Attrs | None] = field(default=lambda inner, call: None)
     moves: bool = False
+    keeps_axes: bool = False
     undoes_itself: bool = False
     commutes: bool = False
     continues: int | None = None

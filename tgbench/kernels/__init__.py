@@ -2,7 +2,7 @@
 
 from tgbench.kernels import adapters, copied
 from tgbench.kernels.numba import gathered as gathered_numba
-from tgbench.kernels.numba import panels, points, rows, rowwise, vectors
+from tgbench.kernels.numba import images, panels, points, rows, rowwise, vectors
 from tgbench.kernels.numba import recurrent as recurrent_numba
 from tgbench.kernels.onednn import direct, heads, strips
 from tgbench.kernels.onednn.library import library
@@ -50,7 +50,7 @@ adapters.register_adapters()
 __all__ = [
     "ARENA", "KERNELS", "Kernel", "Scratch", "Site", "View", "adapters", "candidates", "conv",
     "copied", "copy_", "dense", "depth", "direct", "elementwise", "fill_", "fused", "gathered",
-    "gathered_numba", "heads", "layout", "opaque", "order", "packed", "panels", "points", "pool",
-    "products", "recurrent", "recurrent_numba", "register", "rows", "rowwise", "rowwise_triton",
-    "scratch_bytes", "stepwise", "strips", "vectors", "widening",
+    "gathered_numba", "heads", "images", "layout", "opaque", "order", "packed", "panels", "points",
+    "pool", "products", "recurrent", "recurrent_numba", "register", "rows", "rowwise",
+    "rowwise_triton", "scratch_bytes", "stepwise", "strips", "vectors", "widening",
 ]  # fmt: skip

@@ -32,6 +32,7 @@ from tgbench.runs.propagate import Propagator, Storage
 from tgbench.runs.rules import Rules
 
 IMAGE_RANK = 4  # batch, channels, height, width
+ROW_MAJOR = frozenset({1, 2})  # dimensions that run on from the one before in row-major order only
 
 
 @dataclass(frozen=True)
@@ -209,17 +210,21 @@ class ScheduledGraph:
         What changes of an image is a window of it. With the channels innermost, a line of a window
         is one piece of memory, not one for each channel; and convolutions want them so. What is
         handed out lies row-major, as its receivers expect, and so does what another node shows as
-        fewer dimensions.
+        fewer dimensions; but one that takes lines and points for one dimension sees them as well.
         """
         handed_out = {self.base[node] for node in self.graph.ends}
         found: set[Node] = set()
         for node in self.stored:
-            if node.rank < IMAGE_RANK or self.dense[node] or node in handed_out:
+            is_joined = not self.dense[node].isdisjoint(ROW_MAJOR)
+            if node.rank < IMAGE_RANK or is_joined or node in handed_out:
                 continue
             op = OPS[node.op]
             sources = [node.inputs[i] for i in {*op.aligned, *op.inplace}]
+            if op.keeps_axes:
+                sources = list(node.inputs)
             is_like_one = any(
-                source.shape == node.shape and _shown_whole(source) in found for source in sources
+                (op.keeps_axes or source.shape == node.shape) and _shown_whole(source) in found
+                for source in sources
             )
             is_part = _keeps_dimensions(node) and node.inputs[0] in found
             if op.on_images or is_like_one or is_part:

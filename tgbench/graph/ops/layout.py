@@ -581,6 +581,7 @@ register(
         check=_concat_check,
         known=_concat_known,
         moves=True,
+        keeps_axes=True,
         flops=lambda call, box: 0,
         same_as=lambda call, inputs: 0 if len(inputs) == 1 else None,
     )
@@ -679,6 +680,7 @@ register(
         check=_pad_check,
         known=_pad_known,
         moves=True,
+        keeps_axes=True,
         flops=lambda call, box: 0,
         same_as=first_input,
     )

@@ -238,14 +238,15 @@ def _convolution(site: Site) -> Image | None:
 
 
 def is_taken(site: Site) -> bool:
-    """Whether these kernels compute such a call, where its operands lie well: products, and
-    convolutions of lines or images that are deep enough, half of whose sums are columns.
+    """Whether these kernels compute such a call, where its operands lie well: products of half a
+    panel of columns, and convolutions of lines or images that are deep enough, half of whose sums
+    are columns.
     """
     columns, depth, *window = site.call.in_shapes[1]
+    if site.call.op.name != "conv":
+        return bool(2 * columns >= blocks.PANEL)
     if 2 * columns < blocks.sums_for(columns):
         return False
-    if site.call.op.name != "conv":
-        return True
     is_deep = LEAST_DEPTH <= depth <= blocks.ZERO_COUNT
     return is_deep and site.call.attrs["groups"] == 1 and len(window) <= SPATIAL
 

@@ -53,14 +53,19 @@ def _spatial(views: View) -> tuple[Coord, ...]:
     return views.shape[2:]
 
 
-def overhang(site: Site) -> list[tuple[Coord, Coord]]:
+def overhang(site: Site, windows: Sequence[Windows] = ()) -> list[tuple[Coord, Coord]]:
     """How far the windows of the output box reach over each side of the input box; both ends of a
     table where that is another number elsewhere in a sweep.
+
+    Args:
+        windows: of each spatial dimension; those of a convolution if left out.
     """
     box = whole_reads(site)[0]
     assert box is not None
     found = []
-    for window, have, outputs in zip(_windows(site), box[2:], site.out_box[2:], strict=True):
+    for window, have, outputs in zip(
+        windows or _windows(site), box[2:], site.out_box[2:], strict=True
+    ):
         first, stop = window.extent(outputs)
         found.append((number(have[0] - first), number(stop - have[1])))
     return found

@@ -160,8 +160,11 @@ class Lying:
         if node.is_leaf or node.rank < IMAGE_RANK or name in self._plain:
             return ()
         op = OPS[node.op]
-        likes = (ins[i] for i in {*op.aligned, *op.inplace})
-        if op.on_images or any(laid.is_image and laid.base == node.shape for laid in likes):
+        likes = ins if op.keeps_axes else [ins[i] for i in {*op.aligned, *op.inplace}]
+        is_like_one = any(
+            laid.is_image and (op.keeps_axes or laid.base == node.shape) for laid in likes
+        )
+        if op.on_images or is_like_one:
             return (0, *range(2, node.rank), 1)
         return ()
 
