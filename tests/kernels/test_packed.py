@@ -193,6 +193,42 @@ def test_images_are_channels_last_but_for_those_shown_flat() -> None:
     assert all(scheduled.order(leaf) == () for leaf in scheduled.kept)
 
 
+def test_what_joins_images_lies_as_they_do() -> None:
+    """Also beside an input, whose order is its own; and what is put around one."""
+    g = GraphBuilder()
+    x = g.input("x", (1, 2, 8, 8))
+    h = ops.relu(ops.conv(x, g.parameter("w", (4, 2, 3, 3)), padding=1))
+    joined = ops.concat([x, h], 1)
+    around = ops.pad(joined, (0, 0, 1, 1), (0, 0, 1, 1), 2.0)
+    g.output("y", ops.conv(around, g.parameter("v", (3, 6, 3, 3))))
+    scheduled = ScheduledGraph.of(g.build())
+    orders = {node.op: scheduled.order(node) for node in scheduled.stored}
+    assert orders["concat"] == orders["pad"] == (0, 2, 3, 1)
+
+
+def test_lines_and_points_are_one_dimension_of_an_image_as_it_lies() -> None:
+    """What is seen as a row a point, as transformers on features of an image do, is not copied."""
+    g = GraphBuilder()
+    h = ops.relu(ops.conv(g.input("x", (1, 2, 8, 8)), g.parameter("w", (16, 2, 3, 3)), padding=1))
+    rows = h.reshape(1, 16, 64).permute(0, 2, 1)
+    g.output("y", ops.linear(rows, g.parameter("v", (3, 16))))
+    graph = g.build()
+    scheduled = ScheduledGraph.of(graph)
+    orders = {node.op: scheduled.order(node) for node in scheduled.stored}
+    assert orders == {"conv": (0, 2, 3, 1), "relu": (0, 2, 3, 1), "linear": ()}
+    rng = np.random.default_rng(0)
+    arrays = {
+        name: rng.integers(-3, 4, node.shape).astype(np.float32)
+        for name, node in graph.parameters.items()
+    }
+    session, x = GraphSession(graph, arrays), np.zeros((1, 2, 8, 8), np.float32)
+    for _ in range(8):
+        np.testing.assert_array_equal(
+            session.run({"x": x})["y"], tg.evaluate(graph, {"x": x, **arrays})["y"]
+        )
+        x[0, rng.integers(2), rng.integers(8), rng.integers(8)] = rng.integers(-4, 5)
+
+
 def test_what_is_like_an_image_with_channels_last_lies_so() -> None:
     """A norm over channels, as ConvNeXt has it: rows of a permuted image, with channels innermost.
 
