@@ -213,9 +213,7 @@ def test_rows_of_any_number(rows: int, columns: int, threads: int) -> None:
 
 @pytest.mark.parametrize("columns", [blocks.LANES + 1, blocks.PANEL])
 @pytest.mark.parametrize(("depth", "side"), [(BEYOND, 1), (BEYOND, 3), (BEYOND // 4, 3)])
-def test_panels_that_a_cache_does_not_hold(
-    depth: int, side: int, columns: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_panels_that_a_cache_does_not_hold(depth: int, side: int, columns: int) -> None:
     """Sums go on part after part, of a tap or of several: with a bias and what is added once, and
     with no less than nothing of the whole alone.
     """

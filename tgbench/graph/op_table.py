@@ -12,10 +12,10 @@ region the op's index map allows, less what `facts` show to be known.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,7 @@ from tgbench.base.known import Fact
 from tgbench.base.memo import Memo, outlives
 from tgbench.base.regions import Box, Region
 
+T = TypeVar("T")
 Array: TypeAlias = NDArray[Any]
 Dim: TypeAlias = Any  # int, or a sympy expression until the graph is bound
 Node: TypeAlias = Any  # `graph.Node`: nodes are made with this table, which cannot import them
@@ -203,6 +204,12 @@ class OpDef:
     @property
     def is_fused(self) -> bool:
         return self.decompose is not None
+
+    def alike(self, inputs: Sequence[T]) -> list[T]:
+        """Those of its inputs that the output may lie like in memory."""
+        if self.keeps_axes:
+            return list(inputs)
+        return [inputs[i] for i in {*self.aligned, *self.inplace}]
 
 
 @dataclass(frozen=True, slots=True)

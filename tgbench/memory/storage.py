@@ -219,12 +219,9 @@ class ScheduledGraph:
             if node.rank < IMAGE_RANK or is_joined or node in handed_out:
                 continue
             op = OPS[node.op]
-            sources = [node.inputs[i] for i in {*op.aligned, *op.inplace}]
-            if op.keeps_axes:
-                sources = list(node.inputs)
             is_like_one = any(
                 (op.keeps_axes or source.shape == node.shape) and _shown_whole(source) in found
-                for source in sources
+                for source in op.alike(node.inputs)
             )
             is_part = _keeps_dimensions(node) and node.inputs[0] in found
             if op.on_images or is_like_one or is_part:

@@ -23,7 +23,6 @@ from tgbench.kernels.numba.blocks import (
     LANES,
     PANEL,
     SHARED,
-    SIDE,
     TALL,
     across_of,
     address_of_blocks,
@@ -31,9 +30,8 @@ from tgbench.kernels.numba.blocks import (
     call_blocks,
     compute,
     floats_at,
+    lay_out_rows,
     number_of_thread,
-    widen_one,
-    widen_square,
     words_at,
 )
 from tgbench.kernels.numba.loops import NO_MASK as NO_MASK
@@ -65,20 +63,10 @@ def room_of(keys: int, depth: int, wide: int) -> int:
 def _lay_out_keys(job, at, to):
     """Keys [keys, depth] as panels [panel, depth, key], with zeros behind the last key."""
     keys, depth, line = job[KEYS], job[DEPTH], job[K_ROW]
-    squares = depth // SIDE * SIDE
     for first in range(0, keys, PANEL):
         width = min(PANEL, keys - first)
-        wide = LANES * across_of(width)
-        rows, panel = at + first * line, to + 4 * depth * first
-        whole = width // SIDE * SIDE
-        for c in range(0, whole, SIDE):
-            for i in range(0, squares, SIDE):
-                from_row, to_row = rows + c * line + 4 * i, panel + 4 * (i * wide + c)
-                widen_square(FLOAT32, from_row, line, to_row, 4 * wide)
-        for c in range(width):
-            for i in range(squares if c < whole else 0, depth):
-                from_row, to_row = rows + c * line + 4 * i, panel + 4 * (i * wide + c)
-                widen_one(FLOAT32, from_row, line, to_row, 4 * wide)
+        wide, panel = LANES * across_of(width), to + 4 * depth * first
+        lay_out_rows(FLOAT32, at + first * line, line, depth, width, panel)
         there = floats_at(panel)
         for i in range(depth):
             for c in range(width, wide):

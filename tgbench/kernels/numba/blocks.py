@@ -372,7 +372,20 @@ def _widening(side: int) -> Any:
     return widen
 
 
-widen_square, widen_one = _widening(SIDE), _widening(1)
+_widen_square, _widen_one = _widening(SIDE), _widening(1)
+
+
+@kernel
+def lay_out_rows(held, first, line, depth, width, to):
+    """Rows of weights, `line` bytes apart, as a panel of float32; by addresses."""
+    item = 4 if held == FLOAT32 else 1 if held == INT8 else 2
+    wide, squares, rows = 4 * LANES * across_of(width), depth // SIDE * SIDE, width // SIDE * SIDE
+    for i in range(0, squares, SIDE):
+        for c in range(0, rows, SIDE):
+            _widen_square(held, first + c * line + i * item, line, to + i * wide + 4 * c, wide)
+    for c in range(width):
+        for i in range(squares if c < rows else 0, depth):
+            _widen_one(held, first + c * line + i * item, line, to + i * wide + 4 * c, wide)
 
 
 # --- threads -------------------------------------------------------------------------------------

@@ -18,14 +18,12 @@ from numba.extending import intrinsic
 
 from tgbench.kernels.numba.blocks import (
     AHEAD,
-    INT8,
     IS_WIDE,
     LAID_OUT,
     LANES,
     PANEL,
     PART_BYTES,
     SHARED,
-    SIDE,
     TALL,
     WORD,
     across_of,
@@ -33,9 +31,8 @@ from tgbench.kernels.numba.blocks import (
     call_blocks,
     compute,
     floats_at,
+    lay_out_rows,
     number_of_thread,
-    widen_one,
-    widen_square,
     words_at,
 )
 from tgbench.kernels.numba.loops import ACTIVATIONS as ACTIVATIONS
@@ -153,15 +150,8 @@ def _copy(sources, beside, targets, behind, rows, width):
 
 
 def _widen(held, first, line, depth, width, to):
-    """Rows of weights in less than float32, `line` bytes apart, as a panel; by addresses."""
-    item, wide = 1 if held == INT8 else 2, 4 * LANES * across_of(width)
-    squares, rows = depth // SIDE * SIDE, width // SIDE * SIDE
-    for i in range(0, squares, SIDE):
-        for c in range(0, rows, SIDE):
-            widen_square(held, first + c * line + i * item, line, to + i * wide + 4 * c, wide)
-    for c in range(width):
-        for i in range(squares if c < rows else 0, depth):
-            widen_one(held, first + c * line + i * item, line, to + i * wide + 4 * c, wide)
+    """`lay_out_rows`, as it is called by its address."""
+    lay_out_rows(held, first, line, depth, width, to)
 
 
 @cache

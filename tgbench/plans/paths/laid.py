@@ -160,9 +160,8 @@ class Lying:
         if node.is_leaf or node.rank < IMAGE_RANK or name in self._plain:
             return ()
         op = OPS[node.op]
-        likes = ins if op.keeps_axes else [ins[i] for i in {*op.aligned, *op.inplace}]
         is_like_one = any(
-            laid.is_image and (op.keeps_axes or laid.base == node.shape) for laid in likes
+            laid.is_image and (op.keeps_axes or laid.base == node.shape) for laid in op.alike(ins)
         )
         if op.on_images or is_like_one:
             return (0, *range(2, node.rank), 1)
