@@ -408,9 +408,10 @@ def test_strips_hold_no_program_to_its_place(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.skipif(panels.blocks is None, reason="numba is not installed")
-def test_panels_hold_no_program_to_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", ["conv_panels", "conv_winograd"])
+def test_loops_hold_no_program_to_its_place(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Borders are arguments."""
-    assert_holds_no_program("conv_panels", monkeypatch)
+    assert_holds_no_program(name, monkeypatch)
 
 
 def assert_holds_no_program(name: str, monkeypatch: pytest.MonkeyPatch) -> None:

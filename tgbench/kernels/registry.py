@@ -258,6 +258,10 @@ def _no_scratch(site: Site) -> tuple[Scratch, ...]:
     return ()
 
 
+def _as_many(call: Call, i: int) -> int:
+    return int(call.inputs[i].elements)
+
+
 @outlives
 @dataclass(frozen=True)
 class Kernel:
@@ -277,6 +281,7 @@ class Kernel:
         prepares: inputs that have to be frozen, as it keeps them in another layout.
         layout: which one that is, where others are in its place: the weights of a call are in one
             of those (see `costs.model.CostModel.suiting`); "" for one that may be there besides.
+        prepared: (call, input) → elements of that layout.
         by_size: whether machine code for each size is made where that is first met.
         repeats: whether on a CPU the same operands in the same places are known to give the same
             bits, so that this needs no trial, which random operands may not suit.
@@ -302,6 +307,7 @@ class Kernel:
     allocates: Callable[[Site], int] = field(default=lambda site: 0)
     prepares: tuple[int, ...] = ()
     layout: str = ""
+    prepared: Callable[[Call, int], int] = field(default=_as_many)
     by_size: bool = False
     repeats: bool = False
     posts: frozenset[str] = frozenset()
@@ -403,9 +409,13 @@ def prepared_bytes(call: Call, i: int, device: str) -> int:
 
     Programs for many rows and for few may have other kernels, so all of them may be there.
     """
-    kernels = [kernel for kernel in _that_may(call, device) if i in kernel.prepares]
-    dtypes = {kernel.rounds or call.inputs[i].dtype for kernel in kernels}
-    return sum(ITEMSIZE[dtype] for dtype in dtypes) * int(call.inputs[i].elements)
+    found = dict[str, int]()
+    for kernel in _that_may(call, device):
+        if i in kernel.prepares:
+            dtype = kernel.rounds or call.inputs[i].dtype
+            size = ITEMSIZE[dtype] * kernel.prepared(call, i)
+            found[dtype] = max(found.get(dtype, 0), size)
+    return sum(found.values())
 
 
 def _that_may(call: Call, device: str) -> list[Kernel]:

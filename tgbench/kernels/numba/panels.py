@@ -152,7 +152,7 @@ def _as_lines(view: View) -> View | None:
     return view.permute(0, -1, 1, 2)
 
 
-def _lies_well(view: View) -> bool:
+def lies_well(view: View) -> bool:
     """Whether channels are side by side."""
     return same(view.strides[1], 1) or same(view.shape[1], 1)
 
@@ -185,7 +185,7 @@ def _if_well(seen: Callable[[View], View | None]) -> Callable[[View], View | Non
 
     def found(view: View) -> View | None:
         image = seen(view)
-        return image if image is not None and _lies_well(image) else None
+        return image if image is not None and lies_well(image) else None
 
     return found
 
@@ -212,7 +212,7 @@ def _of_rows(site: Site, p: Rows) -> Image | None:
     """A product as windows of one element."""
     for seen in (_as_line, _as_lines):
         x, out, ends = seen(p.x), seen(p.out), _ends(site, _if_well(seen))
-        if x is None or out is None or not _lies_well(out) or ends is None:
+        if x is None or out is None or not lies_well(out) or ends is None:
             continue
         if len(p.weights) > 1:
             ends = Ends(function=_code(site.call, str(site.call.attrs["activation"])))
@@ -221,7 +221,7 @@ def _of_rows(site: Site, p: Rows) -> Image | None:
 
 
 @once_a_site
-def _convolution(site: Site) -> Image | None:
+def convolution_of(site: Site) -> Image | None:
     if not is_taken(site) or not suits(site) or not sees_input(site):
         return None
     x, weight, *bias = inputs(site)
@@ -259,7 +259,7 @@ def laid_out(weight: Tensor) -> NDArray[np.float32]:
     return found
 
 
-def _threads() -> int:
+def threads() -> int:
     return torch.get_num_threads() if all(blocks.runtime_addresses()) else 1
 
 
@@ -269,10 +269,24 @@ def _room(image: Image) -> int:
     return windows.room_of(image.group, taps, image.columns, is_gated, widened)
 
 
+def scratch_of(image: Image, words: int) -> tuple[Scratch, ...]:
+    """So many words, and a copy of an image that lies in another way."""
+    found: Scratch = ((words,), "int64")
+    return (found,) if lies_well(image.x) else (found, ((image.most_elements,), image.x.dtype))
+
+
 def _scratch_of(image: Image) -> tuple[Scratch, ...]:
-    """What a job and its threads write, and a copy of an image that lies in another way."""
-    words: Scratch = ((windows.JOB + _threads() * _room(image),), "int64")
-    return (words,) if _lies_well(image.x) else (words, ((image.most_elements,), image.x.dtype))
+    """What a job and its threads write."""
+    return scratch_of(image, windows.JOB + threads() * _room(image))
+
+
+def strides_of(image: Image) -> list[Coord]:
+    """From image to image, line to line and point to point: of x, of its channels, of the result
+    and of what is added.
+    """
+    seen = [image.x, image.out, image.ends.more or image.out]
+    found = [view.strides[axis] for view in seen for axis in (0, LINE, POINT)]
+    return [*found[:3], image.x.strides[1], *found[3:]]
 
 
 def _bind(image: Image, scratch: tuple[View, ...]) -> Bound:
@@ -283,9 +297,6 @@ def _bind(image: Image, scratch: tuple[View, ...]) -> Bound:
         for weight in image.weights
     )
     apart = image.weights[0].strides[0] * ITEMSIZE[image.weights[0].dtype]
-    seen = [image.x, image.out, more or image.out]
-    strides = [view.strides[axis] for view in seen for axis in (0, LINE, POINT)]
-    strides.insert(3, image.x.strides[1])
     sizes = *image.x.shape[2:], image.out.shape[0], *image.out.shape[2:]
     low = tuple(first for first, _ in image.over)
     pairs = [n for pair in (image.window, image.stride, image.gaps, low) for n in pair]
@@ -294,9 +305,9 @@ def _bind(image: Image, scratch: tuple[View, ...]) -> Bound:
         (
             words, span(image.x), copied[0] if copied else none, weight, gate[0] if gate else none,
             none if image.bias is None else span(image.bias), span(image.out),
-            none if more is None else span(more), blocks.ZEROS, *strides, *sizes, *pairs,
+            none if more is None else span(more), blocks.ZEROS, *strides_of(image), *sizes, *pairs,
             image.depth, image.columns, image.ends.function, image.held, apart,
-            0 if image.is_laid_out else windows.widening(), image.group, _threads(),
+            0 if image.is_laid_out else windows.widening(), image.group, threads(),
             _room(image),
             *blocks.runtime_addresses(), *windows.computing(),
         ),
@@ -356,7 +367,7 @@ def _room_of_heads(site: Site) -> int:
 
 
 def _scratch_of_heads(site: Site) -> tuple[Scratch, ...]:
-    return (((attending.JOB + 1 + _threads() * _room_of_heads(site),), "int64"),)
+    return (((attending.JOB + 1 + threads() * _room_of_heads(site),), "int64"),)
 
 
 def _bind_heads(site: Site, scratch: tuple[View, ...]) -> Bound:
@@ -374,7 +385,7 @@ def _bind_heads(site: Site, scratch: tuple[View, ...]) -> Bound:
         attending.attend,
         (
             span(words), *places, *mask, span(h.out), *h.out.strides[:3], blocks.ZEROS, batch,
-            heads, shared, rows, box[2][0], keys, depth, wide, h.scale, _threads(),
+            heads, shared, rows, box[2][0], keys, depth, wide, h.scale, threads(),
             _room_of_heads(site), *blocks.runtime_addresses(), *attending.computing(),
         ),
     )  # fmt: skip
@@ -397,7 +408,7 @@ PANELS = (
     ATTENTION,
     _kernel("linear", _product, POSTS, (1,)),
     _kernel("gated_linear", _product, frozenset(), (1, 2)),
-    _kernel("conv", _convolution, POSTS, (1,)),
+    _kernel("conv", convolution_of, POSTS, (1,)),
     _kernel("widening_linear", _widening, POSTS, ()),
 )
 

@@ -104,7 +104,7 @@ def room_of(group: int, taps: int, columns: int, is_gated: bool, widened: int = 
     """
     own = 3 if is_gated or columns % PANEL else 1
     rows = group * (taps + 2 + own * (1 + PANEL // 2))
-    return OWN_BIAS + rows + AHEAD + TALL + widened * (PANEL // 2)
+    return OWN_BIAS + rows + 3 * AHEAD + TALL + widened * (PANEL // 2)
 
 
 @kernel
@@ -127,7 +127,7 @@ def _write_table(job, table, first, count):
                 table[at + U(done + i)] = start + x * job[X_POINT] if is_there else job[ZERO_ROW]
             done, row, column = done + some, row + 1, 0
     outs = U(job[TAP_LINES] * job[TAP_POINTS] * count)
-    mores = outs + U(count)
+    mores = outs + U(count + AHEAD)
     done, row, column = 0, first // job[POINTS], first % job[POINTS]
     while done < count:
         image, y = divmod(row, job[LINES])
@@ -138,6 +138,10 @@ def _write_table(job, table, first, count):
             table[outs + U(done + i)] = out + (column + i) * job[OUT_POINT]
             table[mores + U(done + i)] = more + (column + i) * job[MORE_POINT]
         done, row, column = done + some, row + 1, 0
+    for i in range(AHEAD):  # asked for with the last ones: the first ones' next panel
+        ahead = U(min(i, count - 1))
+        table[outs + U(count + i)] = table[outs + ahead] + 4 * PANEL
+        table[mores + U(count + i)] = table[mores + ahead] + 4 * PANEL
 
 
 @kernel
@@ -215,8 +219,8 @@ def _panel(job, own, count, panel, least, code):
         _call_widening(job[WIDENING], job[HELD], rows, job[W_LINE], depth, width, weights)
     table = own + 8 * OWN_BIAS
     theirs = table + 8 * taps * count
-    mores = theirs + 8 * count if job[MORE] else 0
-    rows = table + 8 * (taps + 2) * group
+    mores = theirs + 8 * (count + AHEAD) if job[MORE] else 0
+    rows = table + 8 * ((taps + 2) * group + 2 * AHEAD)
     results = rows + 8 * job[OWN_AREAS] * group
     outs, beside, behind = theirs, at, at
     is_cut = width < LANES * across
@@ -261,7 +265,7 @@ def _part(job, own, first, last, first_panel, last_panel):
     if code == RELU and not job[GATE]:
         code, least = NO_ACTIVATION, F(0)
     if code != NO_ACTIVATION or job[COLUMNS] % PANEL:
-        rows, count = table + 8 * (taps + 2) * group, job[OWN_AREAS] * group
+        rows, count = table + 8 * ((taps + 2) * group + 2 * AHEAD), job[OWN_AREAS] * group
         addresses = words_at(rows)
         for r in range(count):
             addresses[r] = rows + 8 * count + 4 * PANEL * r
@@ -304,7 +308,7 @@ def computing() -> tuple[int, int, int]:
 
 
 @kernel
-def _copy_image(x, strides, copied, sizes):
+def copy_image(x, strides, copied, sizes):
     """An image without gaps, its channels side by side."""
     images, lines, points, depth = sizes
     to = 0
@@ -342,7 +346,7 @@ def multiply(
     )  # fmt: skip
     if len(copied):
         sizes = images, x_lines, x_points, depth
-        _copy_image(x, (x_image, x_line, x_point, x_channel), copied, sizes)
+        copy_image(x, (x_image, x_line, x_point, x_channel), copied, sizes)
         job[X], job[X_POINT] = copied.ctypes.data, 4 * depth
         job[X_LINE] = x_points * job[X_POINT]
         job[X_IMAGE] = x_lines * job[X_LINE]
