@@ -40,17 +40,18 @@ TURNED_PER_NS = 8.0  # elements of tiles, and of what is made of them
 POSTS = frozenset({"relu", "add"})
 
 
+def _is_ours(call: Call) -> bool:
+    """Whether weights are of such a convolution, wherever its operands lie."""
+    columns, depth, *window = call.in_shapes[1]
+    is_whole = depth % blocks.LANES == 0 and columns % blocks.LANES == 0
+    is_close = {*call.attrs["stride"], *call.attrs["dilation"]} == {1}
+    return is_whole and is_close and tuple(window) == (winograd.WINDOW, winograd.WINDOW)
+
+
 @once_a_site
 def _image(site: Site) -> Image | None:
     """What a call computes; None where it is no convolution that this kernel takes."""
-    if tuple(site.call.in_shapes[1][2:]) != (winograd.WINDOW, winograd.WINDOW):
-        return None
-    image = convolution_of(site)
-    if image is None:
-        return None
-    is_close = image.stride == image.gaps == (1, 1)
-    is_whole = image.depth % blocks.LANES == 0 and image.columns % blocks.LANES == 0
-    return image if is_close and is_whole else None
+    return convolution_of(site) if _is_ours(site.call) else None
 
 
 def _found(site: Site) -> Image:
@@ -67,8 +68,7 @@ def laid_out(weight: Tensor) -> NDArray[np.float32]:
 def _elements(call: Call, i: int) -> int:
     """Of weights that are laid out."""
     columns, depth, *window = call.in_shapes[i]
-    is_larger = tuple(window) == (winograd.WINDOW, winograd.WINDOW)
-    return int(columns * depth * (winograd.PLACES if is_larger else prod(window)))
+    return int(columns * depth * (winograd.PLACES if _is_ours(call) else prod(window)))
 
 
 def _group(site: Site) -> int:
