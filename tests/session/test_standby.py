@@ -125,6 +125,16 @@ def test_runs_that_took_less_put_a_change_off_but_not_for_ever() -> None:
     assert runs == 100 * CHANGING + 101, "what was saved counts as far as changing takes"
 
 
+def test_the_price_is_what_programs_of_either_plan_took() -> None:
+    standby = pair(0.5)
+    standby.change()
+    standby.changed(900.0)
+    assert standby.price_ns == 1_000.0
+    standby.changed(4_000.0)
+    standby.change()
+    assert runs_until_change(standby, 30.0, 40.0) == 400 * CHANGING + 1
+
+
 @pytest.mark.parametrize("in_pieces", [True, False])
 def test_what_everything_takes_has_to_be_known(in_pieces: bool) -> None:
     standby = pair(hopes={KIND: 1.0}, in_pieces=in_pieces)
@@ -273,6 +283,21 @@ def test_runs_in_a_row_that_would_take_less_end_with_pieces(
             cuts.append(decisions_of(session).cut == WHOLE)
     assert all(cuts) is not is_hoped
     assert cuts[-1] is not is_hoped
+
+
+def test_a_trial_makes_what_it_runs_alone(middle: Tight, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A change to pieces is for a row of runs: what else may come is not got ready."""
+    session = opened(*middle)
+    first, second, third = edits(2)
+    session.run({"ids": first})
+    assert session.counters.specialised > 1, "with a first answer it is"
+    monkeypatch.setattr(Standby, "ran", lambda self, kind, took_ns, full_ns: True)
+    session.run({"ids": second})
+    made = session.counters.specialised
+    session.run({"ids": third})
+    assert decisions_of(session).cut != WHOLE
+    assert session.counters.specialised == made + 1
+    assert session.runner.standby.price_ns > 0
 
 
 def test_a_plan_that_somebody_asked_for_is_left_alone(tight: Tight) -> None:

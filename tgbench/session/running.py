@@ -244,6 +244,8 @@ class Runner:
         if self.standby is None or self.standby.in_force is not made:
             is_ours = self._quick == self.keeper.plans
             self.standby = Standby.of(made, price_ns) if is_ours else None
+        else:
+            self.standby.changed(price_ns)
 
     def _change_plan(self) -> None:
         """Put in force what stands by."""
@@ -259,9 +261,13 @@ class Runner:
     def _rehearse(self, first: Decision) -> None:
         """See with the first answer of a plan what may come next: for as long again, at most, but
         for code that a machine compiles when it first needs it. Runs to come would wait for that.
+
+        Nothing where a plan is on trial: what comes next is what it is tried for.
         """
         until_ns = self._steady_ns() + self._work_ns() - first.found_ns
-        Paused(self.rehearser.rehearsing(self._likely)).go_on(lambda: self._steady_ns() >= until_ns)
+        if self.standby is None or not self.standby.is_trial_of(self.keeper.memory.decisions):
+            work = Paused(self.rehearser.rehearsing(self._likely))
+            work.go_on(lambda: self._steady_ns() >= until_ns)
         self._rehearsed = self.keeper.plans
         self.chooser.answered(is_free=self._bought != self.keeper.plans)
 

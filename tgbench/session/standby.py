@@ -43,7 +43,8 @@ class Standby:
         whole: with none.
         share: what everything takes by the second, of what it takes by the first.
         hopes: what runs of a class are expected to take by the first.
-        price_ns: what changing takes at least: programs are made anew.
+        price_ns: what changing takes at least: programs are made anew; by either plan, as soon as
+            that is known.
         in_pieces: whether the first one is in force.
         aside_ns: what is put aside for changing.
         saved_ns: and for a trial.
@@ -96,6 +97,14 @@ class Standby:
         self.saved_ns += SHARE * full_ns
         promised = self.aside_ns > CHANGING * price_ns * 2**self.trials
         return promised or self.saved_ns > TRIAL * price_ns
+
+    def is_trial_of(self, made: Decisions) -> bool:
+        """Whether a plan is in force to be tried: with large runs in pieces, after the other."""
+        return self.trials > 0 and self.in_pieces and self.pieces is made
+
+    def changed(self, price_ns: float) -> None:
+        """Programs of the plan that was put in force took so long."""
+        self.price_ns = max(self.price_ns, price_ns)
 
     def change(self) -> Decisions:
         """The plan to put in force, from now on."""
