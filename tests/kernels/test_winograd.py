@@ -43,6 +43,7 @@ class Case:
     gap: int = 0
     threads: int = 1
     group: int = winograd.MOST_TILES
+    gaps: tuple[int, int] = (1, 1)
     turned: bool = False  # whether channels of x are planes
 
     def compute(self) -> Floats:
@@ -62,7 +63,7 @@ class Case:
         winograd.convolve(
             memory[:words], x_flat, copied, winograd.laid_out(self.w),
             winograd.NONE if self.bias is None else self.bias, out_flat, more_flat, blocks.ZEROS,
-            *strides, *x_sizes, count, *self.sizes, *self.low, depth, columns,
+            *strides, *x_sizes, count, *self.sizes, *self.gaps, *self.low, depth, columns,
             int(self.is_positive), self.group, self.threads, room, *blocks.runtime_addresses(),
             *winograd.computing(),
         )  # fmt: skip
@@ -86,11 +87,13 @@ class Case:
         x = torch.from_numpy(self.x).double().permute(0, 3, 1, 2)
         pads = []
         for axis in (1, 0):
-            low = self.low[axis]
-            pads += [low, self.sizes[axis] + 2 - low - x.shape[2 + axis]]
+            low, reach = self.low[axis], 2 * self.gaps[axis]
+            pads += [low, self.sizes[axis] + reach - low - x.shape[2 + axis]]
         bias = None if self.bias is None else torch.from_numpy(self.bias).double()
         weight = torch.from_numpy(self.w).double()
-        found = torch.nn.functional.conv2d(torch.nn.functional.pad(x, pads), weight, bias)
+        found = torch.nn.functional.conv2d(
+            torch.nn.functional.pad(x, pads), weight, bias, dilation=self.gaps
+        )
         found = found.permute(0, 2, 3, 1)
         if self.more is not None:
             found = found + torch.from_numpy(self.more).double()
@@ -119,6 +122,7 @@ def cases(draw: Any) -> Case:
         pick(0, 2),
         pick(1, 3),
         draw(st.sampled_from([1, 5, winograd.MOST_TILES])),
+        (pick(1, 3), pick(1, 3)),
         draw(st.booleans()),
     )
 
@@ -207,16 +211,17 @@ def with_costs(monkeypatch: pytest.MonkeyPatch, winograd_ns: float) -> None:
     monkeypatch.setitem(KERNELS, "conv", kernels)
 
 
+@pytest.mark.parametrize("dilation", [1, 2])
 @pytest.mark.parametrize(("winograd_ns", "is_taken"), [(1.0, True), (1e9, False)])
 def test_who_takes_less_computes(
-    winograd_ns: float, is_taken: bool, monkeypatch: pytest.MonkeyPatch
+    winograd_ns: float, is_taken: bool, dilation: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with_costs(monkeypatch, winograd_ns)
-    kernel, _ = made_by(*network(9))
+    kernel, _ = made_by(*network(9, dilation=dilation))
     assert (kernel == "conv_winograd") is is_taken
 
 
-@pytest.mark.parametrize("attrs", [{"stride": 2}, {"dilation": 2}, {"window": 2}])
+@pytest.mark.parametrize("attrs", [{"stride": 2}, {"window": 2}])
 def test_other_windows_are_not_taken(
     attrs: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:

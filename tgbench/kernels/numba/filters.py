@@ -1,8 +1,8 @@
 """The numba kernel for convolutions of 3 × 3 that multiplies less: `conv_winograd`.
 
-It takes what `conv_panels` takes, with windows that are one point apart, whole vectors of channels,
-and no activation but a rectifier. Its weights are laid out in a way of their own, 16/9 times as
-large; whether a call has them so is decided by what was measured of the whole call.
+It takes what `conv_panels` takes, with windows that begin one point apart, whole vectors of
+channels, and no activation but a rectifier. Its weights are laid out in a way of their own, 16/9
+times as large; whether a call has them so is decided by what was measured of the whole call.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def _is_ours(call: Call) -> bool:
     """Whether weights are of such a convolution, wherever its operands lie."""
     columns, depth, *window = call.in_shapes[1]
     is_whole = depth % blocks.LANES == 0 and columns % blocks.LANES == 0
-    is_close = {*call.attrs["stride"], *call.attrs["dilation"]} == {1}
+    is_close = set(call.attrs["stride"]) == {1}
     return is_whole and is_close and tuple(window) == (winograd.WINDOW, winograd.WINDOW)
 
 
@@ -76,9 +76,9 @@ def _group(site: Site) -> int:
     whoever made room for that has no more.
     """
     of = site.out if all(type(size) is int for size in site.out.shape) else site.call.out
-    count, _, *sides = map(value_of, of.shape)
-    tiles = count * prod(-(-side // winograd.RESULT) for side in sides)
-    return int(winograd.group_of(tiles, _found(site).depth))
+    image, (count, _, *sides) = _found(site), map(value_of, of.shape)
+    tiles = count * prod(map(winograd.tiles_along, sides, image.gaps))
+    return int(winograd.group_of(tiles, image.depth))
 
 
 def _room(site: Site) -> int:
@@ -104,7 +104,7 @@ def _bind(site: Site, scratch: tuple[View, ...]) -> Bound:
             none if image.bias is None else span(image.bias), span(image.out),
             none if more is None else span(more), blocks.ZEROS,
             *strides_of(image), *sizes,
-            *(first for first, _ in image.over), image.depth, image.columns,
+            *image.gaps, *(first for first, _ in image.over), image.depth, image.columns,
             int(image.ends.function >= 0), _group(site), panels.threads(), _room(site),
             *blocks.runtime_addresses(), *winograd.computing(),
         ),

@@ -59,8 +59,9 @@ NONE = np.zeros(0, np.float32)
 (X, X_IMAGE, X_LINE, X_POINT, OUT, OUT_IMAGE, OUT_LINE, OUT_POINT,
  MORE, MORE_IMAGE, MORE_LINE, MORE_POINT, W, BIAS, ZERO_ROW, X_LINES, X_POINTS,
  IMAGES, LINES, POINTS, LOW_LINES, LOW_POINTS, DEPTH, COLUMNS, IS_POSITIVE, GROUP,
- THREADS, ROOM, ROOM_BYTES, THREAD_NUMBER, BLOCKS, BY_PANELS) = range(32)  # fmt: skip
-JOB = 32
+ THREADS, ROOM, ROOM_BYTES, THREAD_NUMBER, BLOCKS, BY_PANELS, GAP_LINES,
+ GAP_POINTS) = range(34)  # fmt: skip
+JOB = 40  # whole lines of a cache
 
 
 def laid_out(weight: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -191,22 +192,36 @@ def _finish(context, products, apart, table, bias, beside, size, least):
 
 
 @kernel
+def tiles_along(size, gap):
+    """How many tiles there are along a dimension, whose points are so far apart: of each of the
+    grids that these make as many.
+    """
+    return gap * ((size + RESULT * gap - 1) // (RESULT * gap))
+
+
+@kernel
 def _write_table(job, table, first, count, nobody):
     """Where the points of some tiles are: of x, of the result, and of what is added."""
-    across, down = (job[POINTS] + 1) // RESULT, (job[LINES] + 1) // RESULT
+    across, down = (
+        tiles_along(job[POINTS], job[GAP_POINTS]),
+        tiles_along(job[LINES], job[GAP_LINES]),
+    )
+    gap_y, gap_x = job[GAP_LINES], job[GAP_POINTS]
     for tile in range(first, first + count):
         row, column = divmod(tile, across)
         image, row = divmod(row, down)
-        y, x = RESULT * row, RESULT * column
-        lines, points = min(RESULT, job[LINES] - y), min(RESULT, job[POINTS] - x)
+        y = row // gap_y * RESULT * gap_y + row % gap_y
+        x = column // gap_x * RESULT * gap_x + column % gap_x
+        lines = (y < job[LINES]) + (y + gap_y < job[LINES])
+        points = (x < job[POINTS]) + (x + gap_x < job[POINTS])
         at = TABLE * (tile - first)
         for i in range(SIDE):
-            line = y + i - job[LOW_LINES]
-            is_line = 0 <= line < job[X_LINES] and i < lines + 2
+            line = y + i * gap_y - job[LOW_LINES]
+            is_line = 0 <= line < job[X_LINES] and i < lines + WINDOW - 1
             start = job[X] + image * job[X_IMAGE] + line * job[X_LINE]
             for j in range(SIDE):
-                point = x + j - job[LOW_POINTS]
-                is_there = is_line and 0 <= point < job[X_POINTS] and j < points + 2
+                point = x + j * gap_x - job[LOW_POINTS]
+                is_there = is_line and 0 <= point < job[X_POINTS] and j < points + WINDOW - 1
                 table[at + SIDE * i + j] = (
                     start + point * job[X_POINT] if is_there else job[ZERO_ROW]
                 )
@@ -216,9 +231,10 @@ def _write_table(job, table, first, count, nobody):
         for i in range(RESULT):
             for j in range(RESULT):
                 is_there = i < lines and j < points
-                table[at] = out + i * job[OUT_LINE] + j * job[OUT_POINT] if is_there else nobody
+                there = out + i * gap_y * job[OUT_LINE] + j * gap_x * job[OUT_POINT]
+                table[at] = there if is_there else nobody
                 is_more = is_there and job[MORE] != 0
-                added = more + i * job[MORE_LINE] + j * job[MORE_POINT]
+                added = more + i * gap_y * job[MORE_LINE] + j * gap_x * job[MORE_POINT]
                 table[at + POINTS_OF] = added if is_more else job[ZERO_ROW]
                 at += 1
 
@@ -266,7 +282,11 @@ def _part(job, own, first, last, first_panel, last_panel):
 @kernel
 def _share(job, thread, threads):
     """What one of some threads computes: of tiles, or of panels."""
-    last = job[IMAGES] * ((job[LINES] + 1) // RESULT) * ((job[POINTS] + 1) // RESULT)
+    down, across = (
+        tiles_along(job[LINES], job[GAP_LINES]),
+        tiles_along(job[POINTS], job[GAP_POINTS]),
+    )
+    last = job[IMAGES] * down * across
     last_panel = (job[COLUMNS] + PANEL - 1) // PANEL
     first = first_panel = 0
     if job[BY_PANELS]:
@@ -294,12 +314,13 @@ def computing() -> tuple[int, int]:
 def convolve(
     words, x, copied, w, bias, out, more, zeros, x_image, x_line, x_point, x_channel, out_image,
     out_line, out_point, more_image, more_line, more_point, x_lines, x_points, images, lines,
-    points, low_lines, low_points, depth, columns, is_positive, group, threads, room, fork, number,
-    computing, blocks,
+    points, gap_lines, gap_points, low_lines, low_points, depth, columns, is_positive, group,
+    threads, room, fork, number, computing, blocks,
 ):  # fmt: skip
     """out = x ∗ w + bias + more, no less than 0 where it `is_positive`.
 
-    Operands are those of `windows.multiply`, with windows of 3 × 3 that are one point apart; w is
+    Operands are those of `windows.multiply`, with windows of 3 × 3 that begin one point apart, and
+    whose elements are gaps apart: as many grids lie in each other, each with tiles of its own. w is
     `laid_out`, depth and columns are multiples of a vector's.
     words: `JOB`, and `room_of(…)` for each thread.
     """
@@ -321,6 +342,7 @@ def convolve(
     job[BIAS] = bias.ctypes.data if len(bias) else job[ZERO_ROW]
     job[X_LINES], job[X_POINTS] = x_lines, x_points
     job[IMAGES], job[LINES], job[POINTS] = images, lines, points
+    job[GAP_LINES], job[GAP_POINTS] = gap_lines, gap_points
     job[LOW_LINES], job[LOW_POINTS], job[DEPTH], job[COLUMNS] = (
         low_lines, low_points, depth, columns
     )  # fmt: skip
