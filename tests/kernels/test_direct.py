@@ -395,3 +395,30 @@ def test_without_the_library_everything_works() -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "1 passed" in done.stdout
+
+
+@pytest.mark.parametrize("name", sorted(direct.POSTS - {"add"}))
+def test_functions_behind_a_convolution_are_part_of_the_call(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A convolution of each channel by itself, as networks for phones have it."""
+    quick = replace(kernel("conv", "conv_direct"), cost_ns=lambda site: 1.0)
+    slow = [replace(one, cost_ns=lambda site: 1e9) for one in KERNELS["conv"]]
+    kernels = [quick if one.name == quick.name else one for one in slow]
+    monkeypatch.setitem(KERNELS, "conv", kernels)
+    rng, wide = np.random.default_rng(0), 32
+    weight = rng.normal(size=(wide, 1, 3, 3)).astype(np.float32)
+    g = GraphBuilder()
+    x = ops.conv(g.input("x", (1, wide, 9, 9)), g.parameter("w", weight.shape), padding=1,
+                 groups=wide)  # fmt: skip
+    g.output("y", ops.max_(getattr(ops, name)(x), (2, 3)))
+    session = GraphSession(g.build(), {"w": weight}, calibrate=False, making="always")
+    image = 3 * rng.normal(size=(1, wide, 9, 9)).astype(np.float32)
+    found = session.run({"x": image})["y"]
+    rows = torch.nn.functional.conv2d(
+        torch.from_numpy(image).double(), torch.from_numpy(weight).double(), padding=1, groups=wide
+    )
+    function = getattr(torch.nn.functional, name)
+    np.testing.assert_allclose(found, function(rows).amax((2, 3)).numpy(), 1e-5, 1e-5)
+    assert session.last is not None
+    assert f"conv_direct + {name}" in {made.how for made in session.last.program.instructions}

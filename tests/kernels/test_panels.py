@@ -30,6 +30,8 @@ FUNCTIONS = {
     windows.ACTIVATIONS["relu"]: torch.relu,
     windows.ACTIVATIONS["silu"]: torch.nn.functional.silu,
     windows.ACTIVATIONS["gelu"]: torch.nn.functional.gelu,
+    windows.ACTIVATIONS["hardswish"]: torch.nn.functional.hardswish,
+    windows.ACTIVATIONS["hardsigmoid"]: torch.nn.functional.hardsigmoid,
 }
 EXACT = -1, windows.ACTIVATIONS["relu"]  # of whole numbers
 POISON = np.float32(1e30)

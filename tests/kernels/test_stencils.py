@@ -116,3 +116,47 @@ def test_sessions_compute_by_them_wherever_a_patch_is(
             x[:, :, top : top + 4, left : left + 4] = torch.randn(3, 4, 4)
     assert {"max_pool_numba", "sum_pool_numba", "upsample_numba"} <= used
     assert used.isdisjoint({"max_pool", "sum_pool", "upsample", "upsample_slice"})
+
+
+@given(st.data())
+def test_means_are_of_all_points(data: st.DataObject) -> None:
+    def pick(low: int, high: int) -> int:
+        return int(data.draw(st.integers(low, high)))
+
+    rng = np.random.default_rng(pick(0, 2**32 - 1))
+    images, lines, points, channels = pick(1, 2), pick(1, 5), pick(1, 13), pick(1, 40)
+    x = apart(images, lines, points, channels, pick(0, 2))
+    x[...] = rng.integers(-9, 10, x.shape)
+    out = apart(images, 1, 1, channels, pick(0, 2))
+    flat, step, *_ = places(out)
+    stencils.mean(*places(x), flat, step, images, channels, lines, points, 4)
+    np.testing.assert_array_equal(out[:, 0, 0], x.sum((1, 2)) / 4)
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_sessions_take_means_of_images_wherever_a_patch_is(
+    keep: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A channel's mean scales it, as networks that squeeze and excite have it."""
+    (plain,) = (one for one in KERNELS["mean"] if one.name == "mean")
+    others = [one for one in KERNELS["mean"] if one is not plain]
+    slow = [replace(plain, cost_ns=lambda site: 1e9), *others]
+    monkeypatch.setitem(KERNELS, "mean", slow)
+    g, rng = tg.GraphBuilder(), np.random.default_rng(0)
+    weight = rng.integers(-1, 2, (16, 8, 1, 1)).astype(np.float32)
+    image = tg.ops.conv(g.input("x", (2, 8, 8, 8)), g.parameter("w", weight.shape))
+    means = tg.ops.mean(image, (2, 3), keepdims=keep)
+    g.output("y", image * (means if keep else means.reshape(2, 16, 1, 1)))
+    session = tg.GraphSession(g.build(), {"w": weight}, calibrate=False, making="always")
+    x = rng.integers(-4, 5, (2, 8, 8, 8)).astype(np.float32)
+    used = set[str]()
+    for _ in range(8):
+        rows = np.einsum("oi,nilp->nolp", weight[:, :, 0, 0], x)
+        expected = rows * rows.mean((2, 3), keepdims=True)  # of 64: exact
+        np.testing.assert_array_equal(session.run({"x": x})["y"], expected)
+        assert session.last is not None
+        used |= {made.kernel for made in session.last.program.instructions}
+        x, (top, left) = x.copy(), rng.integers(0, 6, 2)
+        x[0, :, top : top + 2, left : left + 2] += 1
+    assert "mean_numba" in used
+    assert "mean" not in used

@@ -32,6 +32,8 @@ from tgbench.graph.ops.nn import (
     attention,
     gated_linear,
     gelu,
+    hardsigmoid,
+    hardswish,
     layer_norm,
     linear,
     relu,
@@ -43,6 +45,7 @@ from tgbench.graph.ops.nn import (
 )
 from tgbench.graph.ops.products.gathered import gather_linear
 from tgbench.graph.ops.recurrent import CELLS, CellKind
+from tgbench.graph.ops.reduce import mean
 from tgbench.graph.ops.scan import linear_recurrence
 from tgbench.kernels import beside
 from tgbench.kernels.numba import rows
@@ -116,7 +119,8 @@ def samples() -> list[Node]:
         attention(q, keys, keys, mask), q.permute(0, 2, 1, 3), x[:, 1:], exp(x),
         q @ _of(g, 1, 4, 64, 1), linear_recurrence(x, x, x[:1]),
         attention(q, keys, keys, _of(g, 1, 1, ROWS, ROWS)),
-        max_pool(image, 2), avg_pool(image, 2).inputs[0], upsample(image, size=16),
+        max_pool(image, 2), avg_pool(image, 2).inputs[0], upsample(image, size=16), hardswish(x),
+        hardsigmoid(x), mean(image, (2, 3)),
     ]  # fmt: skip
     found += [_steps(g, kind, cell) for kind, cell in CELLS.items()]
     for dtype in ("int64", "int32"):

@@ -1,4 +1,4 @@
-"""The kernels of pools and of resampling, for images whose channels lie side by side.
+"""The kernels of pools, means and resampling, for images whose channels lie side by side.
 
 PyTorch's go over the result once a tap, or make a product of each dimension; here a point is
 written once, or while it is near. Sizes, borders and places are arguments, so a kernel serves every
@@ -23,6 +23,7 @@ from tgbench.kernels.numba.points import as_image, both
 from tgbench.kernels.numba.rows import CALL_NS, TYPES, add_kernel, compiled, span
 from tgbench.kernels.registry import Site, View, once_a_site
 from tgbench.kernels.torch.conv import overhang, sees_input
+from tgbench.kernels.torch.elementwise import line_length, reduces
 from tgbench.kernels.torch.packed import SPATIAL
 from tgbench.kernels.views import Bound, inputs, whole_reads
 
@@ -88,6 +89,35 @@ def _binding(is_largest: bool) -> Callable[[Site, tuple[View, ...]], Bound]:
     return bind
 
 
+@once_a_site
+def _all_points(site: Site) -> tuple[View, View] | None:
+    """An image [images, channels, lines, points] whose points are all taken together, and the
+    result's rows, a channel beside the other; None for other sums, or where channels lie elsewhere.
+    """
+    rank, out = len(site.call.in_shapes[0]), site.out
+    is_spatial = sorted(site.call.attrs["axes"]) == [*range(2, rank)]
+    if not is_spatial or out.dtype not in TYPES or rank > 2 + SPATIAL or not reduces(site):
+        return None
+    x = as_image(site.operand(0))
+    is_beside = all(same(v.strides[1], 1) or same(v.shape[1], 1) for v in (x, out))
+    return (x, out) if is_beside and all(not step < 0 for step in x.strides) else None
+
+
+def _mean_cost(site: Site) -> float:
+    return CALL_NS + TAP_NS * value_of(site.operand(0).elements)
+
+
+def _bind_mean(site: Site, scratch: tuple[View, ...]) -> Bound:
+    found = _all_points(site)
+    assert found is not None
+    x, out = found
+    arguments = (
+        span(x), x.strides[0], *x.strides[2:], span(out), out.strides[0], *x.shape,
+        line_length(site),
+    )  # fmt: skip
+    return compiled(stencils.mean, arguments)
+
+
 # --- resampling ----------------------------------------------------------------------------------
 
 
@@ -136,4 +166,5 @@ def _bind_resample(site: Site, scratch: tuple[View, ...]) -> Bound:
 if stencils is not None:
     add_kernel("max_pool_numba", "max_pool", _images, _pool_cost, _binding(True))
     add_kernel("sum_pool_numba", "sum_pool", _images, _pool_cost, _binding(False))
+    add_kernel("mean_numba", "mean", _all_points, _mean_cost, _bind_mean)
     add_kernel("upsample_numba", "upsample", _images, _resample_cost, _bind_resample)

@@ -36,11 +36,11 @@ from tgbench.kernels.numba.sums import (
 
 F, U = np.float32, np.uint64
 
-SILU, GELU_TANH, GELU, RELU, TANH, SIGMOID, EXP = range(7)
+SILU, GELU_TANH, GELU, RELU, TANH, SIGMOID, EXP, HARDSWISH, HARDSIGMOID = range(9)
 ADD, SUB, MUL, SUB_FROM = range(4)
 ACTIVATIONS = {
     "silu": SILU, "gelu_tanh": GELU_TANH, "gelu": GELU, "relu": RELU, "tanh": TANH,
-    "sigmoid": SIGMOID, "exp": EXP,
+    "sigmoid": SIGMOID, "exp": EXP, "hardswish": HARDSWISH, "hardsigmoid": HARDSIGMOID,
 }  # fmt: skip
 COMBINATIONS = {"add": ADD, "sub": SUB, "mul": MUL}
 
@@ -166,6 +166,14 @@ def full_exp32(x):
 
 
 @kernel
+def _up_to_six(x):
+    """x + 3 kept between 0 and 6; what is no number stays so."""
+    found = x + F(3)
+    found = F(0) if found < F(0) else found
+    return F(6) if found > F(6) else found
+
+
+@kernel
 def activated(x, code):
     if code == EXP:
         return full_exp32(x)
@@ -179,6 +187,10 @@ def activated(x, code):
         return tanh32(x)
     if code == SIGMOID:
         return F(1) / (F(1) + exp32(-x))
+    if code == HARDSWISH:
+        return x * _up_to_six(x) / F(6)
+    if code == HARDSIGMOID:
+        return _up_to_six(x) / F(6)
     return x if not x < F(0) else F(0)
 
 
@@ -229,6 +241,12 @@ def activate(x, xs, y, ys, rows, n, code):
         elif code == EXP:
             for i in range(U(n)):
                 y[b + i] = activated(y[b + i], EXP)
+        elif code == HARDSWISH:
+            for i in range(U(n)):
+                y[b + i] = activated(y[b + i], HARDSWISH)
+        elif code == HARDSIGMOID:
+            for i in range(U(n)):
+                y[b + i] = activated(y[b + i], HARDSIGMOID)
         else:
             for i in range(U(n)):
                 y[b + i] = activated(y[b + i], GELU)

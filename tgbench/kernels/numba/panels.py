@@ -57,7 +57,7 @@ FLOPS_PER_NS = 220.0
 MOVED_PER_NS = 1.0  # elements of keys and values, into panels
 SCORES_PER_NS = 1.0  # exponentials, and what is around them
 LEAST_DEPTH = 8  # of an image: less is what a block begins and ends with
-ACTIVATIONS = frozenset({"relu", "silu", "gelu"})
+ACTIVATIONS = frozenset({"relu", "silu", "gelu", "hardswish", "hardsigmoid"})
 POSTS = ACTIVATIONS | {"add"}
 LINE, POINT = 2, 3  # dimensions of an image
 

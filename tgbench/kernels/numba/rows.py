@@ -373,6 +373,10 @@ add_kernel("gelu_numba", "gelu", _activation_lines, per_element(0.4), _bind_acti
 add_kernel("tanh_numba", "tanh", _activation_lines, per_element(0.35), _bind_activation)
 add_kernel("sigmoid_numba", "sigmoid", _activation_lines, per_element(0.25), _bind_activation)
 add_kernel("exp_numba", "exp", _activation_lines, per_element(0.25), _bind_activation)
+add_kernel("hardswish_numba", "hardswish", _activation_lines, per_element(0.1), _bind_activation)
+add_kernel(
+    "hardsigmoid_numba", "hardsigmoid", _activation_lines, per_element(0.1), _bind_activation
+)
 add_kernel("relu_numba", "relu", _activation_lines, per_element(0.07), _bind_activation)
 
 

@@ -39,6 +39,8 @@ from tgbench.kernels.numba.loops import ACTIVATIONS as ACTIVATIONS
 from tgbench.kernels.numba.loops import (
     GELU,
     GELU_TANH,
+    HARDSIGMOID,
+    HARDSWISH,
     RELU,
     SILU,
     F,
@@ -176,6 +178,12 @@ def _all_functions(address, count, code):
     elif code == GELU:
         for i in range(U(count)):
             there[i] = activated(there[i], GELU)
+    elif code == HARDSWISH:
+        for i in range(U(count)):
+            there[i] = activated(there[i], HARDSWISH)
+    elif code == HARDSIGMOID:
+        for i in range(U(count)):
+            there[i] = activated(there[i], HARDSIGMOID)
     else:
         for i in range(U(count)):
             there[i] = activated(there[i], RELU)

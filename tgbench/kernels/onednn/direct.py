@@ -19,7 +19,7 @@ The costs are a model of one machine; records replace them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -57,8 +57,11 @@ USUAL_ROWS = 128  # of the product whose layout of weights serves for any number
 ADD, MULTIPLY = 0x1FFF0, 0x1FFF1
 ROWS = 2  # dimensions of the operands of a product
 WIDE, NARROW = "float32", "bfloat16"
-FUNCTIONS = {"relu": (0x20, 0.0), "tanh": (0x21, 0.0), "sigmoid": (0x29, 0.0), "silu": (0x2C, 1.0),
-             "gelu_none": (0x31, 0.0), "gelu_tanh": (0x2B, 0.0)}  # fmt: skip
+FUNCTIONS: Mapping[str, tuple[int, float, float]] = {  # its number, and parameters
+    "relu": (0x20, 0.0, 0.0), "tanh": (0x21, 0.0, 0.0), "sigmoid": (0x29, 0.0, 0.0),
+    "silu": (0x2C, 1.0, 0.0), "gelu_none": (0x31, 0.0, 0.0), "gelu_tanh": (0x2B, 0.0, 0.0),
+    "hardswish": (0x34, 1 / 6, 0.5), "hardsigmoid": (0x28, 1 / 6, 0.5),
+}  # fmt: skip
 LAYOUT = "onednn"  # of weights in float32, for all kernels of the library's
 GATES = {"gelu": "gelu_none"}  # the others are called alike
 
@@ -501,7 +504,7 @@ def _computed_gated(
 
 
 CPU = ("cpu",)
-POSTS = frozenset({"relu", "tanh", "sigmoid", "silu", "gelu", "add"})
+POSTS = frozenset({"relu", "tanh", "sigmoid", "silu", "gelu", "hardswish", "hardsigmoid", "add"})
 TIMES = 2.0  # as many products a second of factors of half the size
 
 

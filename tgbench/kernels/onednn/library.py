@@ -159,13 +159,14 @@ class Post:
 
     Fields:
         kind: the number of a function of one number; of one with another tensor if there is `form`.
-        alpha: a parameter of that function.
+        alpha, beta: parameters of that function.
         form: how that tensor lies; None for none.
         is_there: that tensor, which is added, lies where the result goes.
     """
 
     kind: int
     alpha: float = 0.0
+    beta: float = 0.0
     form: TensorForm | None = None
     is_there: bool = False
 
@@ -402,7 +403,8 @@ def _attributes(one: Computation) -> _Handle:
 
 def _append(posts: _Handle, post: Post) -> None:
     if post.form is None:
-        _ask("dnnl_post_ops_append_eltwise", posts, post.kind, c_float(post.alpha), c_float(0))
+        parameters = c_float(post.alpha), c_float(post.beta)
+        _ask("dnnl_post_ops_append_eltwise", posts, post.kind, *parameters)
     elif post.is_there:
         _ask("dnnl_post_ops_append_sum", posts, c_float(1), 0, DTYPES[post.form.dtype])
     else:

@@ -156,7 +156,7 @@ def _kept(site: Site) -> list[tuple[int, int]]:
     return [(axis, axis if keep else place) for place, axis in enumerate(left)]
 
 
-def _reduces(site: Site) -> bool:
+def reduces(site: Site) -> bool:
     """Whether the input is there for every output element.
 
     Its lines may be shorter than the tensor: what is missing is known to be the identity.
@@ -173,7 +173,7 @@ def _is_float(site: Site) -> bool:
     return site.out.dtype in FLOATS
 
 
-def _line_length(site: Site) -> int:
+def line_length(site: Site) -> int:
     shape, length = site.call.in_shapes[0], 1
     for axis in site.call.attrs["axes"]:
         length *= int(shape[axis])
@@ -210,7 +210,7 @@ def _bind_reduction(run: Callable[..., None]) -> Callable[[Site, tuple[View, ...
         if run is _sum:
             extra = (torch_dtype(site.out.dtype),)
         if run is _mean:
-            extra = (_line_length(site), *scratch)
+            extra = (line_length(site), *scratch)
         return run, (x, attrs["axes"], attrs["keepdims"], *extra, site.out)
 
     return bind
@@ -218,12 +218,12 @@ def _bind_reduction(run: Callable[..., None]) -> Callable[[Site, tuple[View, ...
 
 _REDUCTIONS: dict[str, Callable[..., None]] = {"sum": _sum, "max": _max, "min": _min}
 for _name, _run in _REDUCTIONS.items():
-    register(Kernel(_name, _name, _reduces, calls_cost(1), _bind_reduction(_run)))
+    register(Kernel(_name, _name, reduces, calls_cost(1), _bind_reduction(_run)))
 register(
     Kernel(
         "mean",
         "mean",
-        lambda site: _is_float(site) and _reduces(site),
+        lambda site: _is_float(site) and reduces(site),
         calls_cost(2),
         _bind_reduction(_mean),
         lambda site: (((), site.out.dtype),),
@@ -258,7 +258,7 @@ def _bind_prod(site: Site, scratch: tuple[View, ...]) -> Bound:
     return _prod, (x, flat, copy, torch_dtype(out.dtype), out)
 
 
-register(Kernel("prod", "prod", _reduces, calls_cost(2), _bind_prod, _prod_scratch))
+register(Kernel("prod", "prod", reduces, calls_cost(2), _bind_prod, _prod_scratch))
 
 
 def _bind_identity(site: Site, scratch: tuple[View, ...]) -> Bound:
