@@ -52,7 +52,6 @@ POINTS_OF = RESULT * RESULT  # of a tile's result
 TABLE = PLACES + 2 * POINTS_OF  # words of a tile: where x, the result and what is added are
 MOST_TILES = 9 * TALL  # of a group
 TURNED_BYTES = cache_bytes(2) or 1 << 20  # of a group: they are read again for each panel
-WEIGHTS = np.array([[1, 0, 0], [0.5, 0.5, 0.5], [0.5, -0.5, 0.5], [0, 0, 1]])  # G
 NONE = np.zeros(0, np.float32)
 
 # Words: addresses; distances in bytes, from image to image, line to line, and point to point; sizes
@@ -70,8 +69,14 @@ def laid_out(weight: NDArray[np.float32]) -> NDArray[np.float32]:
     >>> laid_out(np.ones((LANES, 2, 3, 3), np.float32)).reshape(-1, LANES)[:4, 0].tolist()
     [1.0, 1.0, 1.5, 1.5]
     """
-    turned = WEIGHTS @ weight.astype(np.float64) @ WEIGHTS.T
-    return blocks.laid_out(turned.astype(np.float32))
+    lines = _weighted(*np.moveaxis(weight.astype(np.float64), 2, 0))
+    both = [_weighted(*np.moveaxis(line, -1, 0)) for line in lines]
+    return blocks.laid_out(np.stack([np.stack(line, -1) for line in both], 2).astype(np.float32))
+
+
+def _weighted(a: Any, b: Any, c: Any) -> tuple[Any, ...]:
+    """G w, of columns: many at once, as so small a product takes as long as a hundred sums."""
+    return a, (a + c + b) / 2, (a + c - b) / 2, c
 
 
 def group_of(tiles: int, depth: int) -> int:
