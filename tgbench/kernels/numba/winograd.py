@@ -5,8 +5,8 @@
     3 × 3 weights ────→ G w Gᵀ ──┘  of weights (`blocks`)
 
 Four points of the result take 16 multiplications a channel instead of 36. What is multiplied is
-rounded once more on the way, so sums are up to twice as far off as those of the definition are; of
-whole numbers they are exact, as weights are multiplied by quarters at the most.
+rounded once more on the way, and sums have a ninth as many terms: they are about as near as those
+of the definition are. Of whole numbers they are exact, as weights are divided by 4 at the most.
 
 Windows of an image are computed as a whole image is; what lies behind the last point that the
 result needs counts as zero, and is not read.
@@ -69,13 +69,14 @@ def laid_out(weight: NDArray[np.float32]) -> NDArray[np.float32]:
     >>> laid_out(np.ones((LANES, 2, 3, 3), np.float32)).reshape(-1, LANES)[:4, 0].tolist()
     [1.0, 1.0, 1.5, 1.5]
     """
-    lines = _weighted(*np.moveaxis(weight.astype(np.float64), 2, 0))
-    both = [_weighted(*np.moveaxis(line, -1, 0)) for line in lines]
-    return blocks.laid_out(np.stack([np.stack(line, -1) for line in both], 2).astype(np.float32))
+    by_element = np.ascontiguousarray(weight.transpose(2, 3, 1, 0), np.float64)
+    places = [one for line in _weighted(*by_element) for one in _weighted(*line)]
+    turned = np.stack([place.astype(np.float32) for place in places])
+    return blocks.laid_out(turned.transpose(2, 1, 0))
 
 
 def _weighted(a: Any, b: Any, c: Any) -> tuple[Any, ...]:
-    """G w, of columns: many at once, as so small a product takes as long as a hundred sums."""
+    """G w, of a column: of many at once, as so small a product takes as long as a hundred sums."""
     return a, (a + c + b) / 2, (a + c - b) / 2, c
 
 
