@@ -152,7 +152,7 @@ def _as_lines(view: View) -> View | None:
     return view.permute(0, -1, 1, 2)
 
 
-def lies_well(view: View) -> bool:
+def _lies_well(view: View) -> bool:
     """Whether channels are side by side."""
     return same(view.strides[1], 1) or same(view.shape[1], 1)
 
@@ -185,7 +185,7 @@ def _if_well(seen: Callable[[View], View | None]) -> Callable[[View], View | Non
 
     def found(view: View) -> View | None:
         image = seen(view)
-        return image if image is not None and lies_well(image) else None
+        return image if image is not None and _lies_well(image) else None
 
     return found
 
@@ -212,7 +212,7 @@ def _of_rows(site: Site, p: Rows) -> Image | None:
     """A product as windows of one element."""
     for seen in (_as_line, _as_lines):
         x, out, ends = seen(p.x), seen(p.out), _ends(site, _if_well(seen))
-        if x is None or out is None or not lies_well(out) or ends is None:
+        if x is None or out is None or not _lies_well(out) or ends is None:
             continue
         if len(p.weights) > 1:
             ends = Ends(function=_code(site.call, str(site.call.attrs["activation"])))
@@ -272,7 +272,7 @@ def _room(image: Image) -> int:
 def scratch_of(image: Image, words: int) -> tuple[Scratch, ...]:
     """So many words, and a copy of an image that lies in another way."""
     found: Scratch = ((words,), "int64")
-    return (found,) if lies_well(image.x) else (found, ((image.most_elements,), image.x.dtype))
+    return (found,) if _lies_well(image.x) else (found, ((image.most_elements,), image.x.dtype))
 
 
 def _scratch_of(image: Image) -> tuple[Scratch, ...]:

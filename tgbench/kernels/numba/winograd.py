@@ -355,10 +355,8 @@ def convolve(
     job[IS_POSITIVE], job[GROUP] = is_positive, group
     job[THREAD_NUMBER], job[BLOCKS] = number, blocks
     job[ROOM], job[ROOM_BYTES] = words.ctypes.data + 8 * JOB, 8 * room
-    panels, tiles = (
-        (columns + PANEL - 1) // PANEL,
-        images * ((lines + 1) // 2) * ((points + 1) // 2),
-    )
+    panels = (columns + PANEL - 1) // PANEL
+    tiles = images * tiles_along(lines, gap_lines) * tiles_along(points, gap_points)
     job[THREADS] = threads if 4 * PLACES * tiles * depth * columns >= SHARED else 1
     is_large = 4 * PLACES * depth * columns > TURNED_BYTES
     job[BY_PANELS] = (is_large and panels % threads == 0) or tiles < TALL * threads
