@@ -104,6 +104,32 @@ def test_what_raised_has_no_weights(kernels: list[Kernel]) -> None:
     assert names(model.suiting(model.site(node.call, PART))) == {"plain", "panels"}
 
 
+def test_who_lays_weights_out_otherwise_is_asked_of_the_whole_call_alone(
+    kernels: list[Kernel],
+) -> None:
+    """And where nobody else takes a part."""
+    asked, takes_parts = list[tuple[str, int]](), {"plain", "panels", "library"}
+
+    def noting(kernel: Kernel) -> Kernel:
+        def accepts(site: Site) -> bool:
+            rows = site.out_box.extents[0]
+            asked.append((kernel.name, rows))
+            return kernel.accepts(site) and (rows == ROWS or kernel.name in takes_parts)
+
+        return replace(kernel, accepts=accepts)
+
+    kernels[:] = map(noting, kernels)
+    node, model = product(), CostModel()
+    model.learn(knowing(node, Box.full(node.shape), kernels, {"panels": 1.0, "library": 1e6}))
+    part = model.site(node.call, PART)
+    rows = part.out_box.extents[0]
+    assert names(model.suiting(part)) == {"plain", "panels"}
+    assert {name for name, many in asked if many == rows} == {"plain", "panels"}
+    assert {name for name, many in asked if many == ROWS} == names(kernels)
+    takes_parts -= {"plain", "panels"}
+    assert names(model.suiting(part)) == {"library"}
+
+
 # --- sessions -----------------------------------------------------------------------------------
 
 

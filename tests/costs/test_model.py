@@ -6,6 +6,7 @@ import math
 import pickle
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -35,7 +36,7 @@ from tgbench.costs.model import (
 from tgbench.costs.records import Record, Records
 from tgbench.costs.signature import Signature, source_hash
 from tgbench.graph.graph import GraphBuilder, Node
-from tgbench.kernels.registry import KERNELS, Kernel, Site, candidates
+from tgbench.kernels.registry import KERNELS, Kernel, Site, candidates, lays_out
 from tgbench.runs.propagate import rough_ns
 from tgbench.runs.rules import Rules
 
@@ -354,12 +355,14 @@ def test_another_process_gets_the_same_numbers(records: Records) -> None:
 
 
 def test_equal_layers_are_asked_about_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One look for a kernel a shape, whatever the position and however many layers."""
+    """One look for a kernel a shape, whatever the position and however many layers; and one at the
+    whole call, where that says how its weights are laid out.
+    """
     looked: list[Site] = []
 
-    def looking(where: Site, asked: frozenset[str]) -> list[object]:
+    def looking(where: Site, *more: Any) -> list[object]:
         looked.append(where)
-        return list(candidates(where, asked))
+        return list(candidates(where, *more))
 
     monkeypatch.setattr(cost, "candidates", looking)
     g, model = GraphBuilder(), CostModel()
@@ -372,7 +375,8 @@ def test_equal_layers_are_asked_about_once(monkeypatch: pytest.MonkeyPatch) -> N
             if not node.is_leaf:
                 for start in range(31):
                     model.estimate(node.call, Box(((start, start + 1), (0, 8))))
-    assert len(looked) == 1
+    rows = sorted(where.out_box.extents[0] for where in looked)
+    assert rows == ([1, 32] if lays_out(x.call, "cpu") else [1])
 
 
 def test_costs_leave_no_guards() -> None:

@@ -195,6 +195,19 @@ def test_what_was_not_replayed_takes_as_much_longer_than_in_the_model_as_what_wa
     assert some.time_ns == pytest.approx(whole.time_ns, rel=0.1)
 
 
+def test_no_model_is_made_for_what_was_not_replayed() -> None:
+    """Tables take longer than replays: where nobody asked for them, what was replayed stands."""
+    judge_, whole = in_pieces()
+    other = judge_.over(judge_.scheduled)
+    found = other.candidate(
+        whole.retention, whole.cut, whole.placement, modelled=False, stop=lambda: True
+    )
+    assert found is not None
+    assert not found.replayed.is_whole
+    assert other.tabulated is None
+    assert found.time_ns == found.modelled_ns == found.replayed.mean_ns
+
+
 def test_a_few_calls_are_replayed_however_late_it_is() -> None:
     judge_, whole = in_pieces()
     late = judge_.candidate(whole.retention, whole.cut, whole.placement, stop=lambda: True)

@@ -47,7 +47,9 @@ def test_dimensions_in_which_all_is_alike_do_not_matter(
     fate = ValueFate(changed, tuple((stays, region(found, (0, 4))) for stays, found in steps))
     alike = common_sides((there, *fate.regions))
     with record(HERE):
-        found = widened(fate.thinned(alike).after(thinned(there, alike)), alike)
+        thin = fate.thinned(alike)
+        found = widened(thin.after(thinned(there, alike)), alike)
+        assert thin.after(thinned(there, alike), thin.lost()) == thinned(found, alike)
     left = elements(there) - elements(changed)
     for stays, computed in fate.steps:
         left = (left if stays else set()) | elements(computed)

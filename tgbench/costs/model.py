@@ -46,6 +46,7 @@ from tgbench.kernels.registry import (
     View,
     apart,
     candidates,
+    lays_out,
     prepared_inputs,
 )
 from tgbench.memory.storage import IMAGE_RANK, channels_last
@@ -291,12 +292,8 @@ class CostModel:
         """Who takes a site, the modelled fastest first, but for those that lay the call's weights
         out in another way than it has them in: one that all its programs read is enough.
         """
-        found = candidates(site, self.asked)
-        if not any(kernel.layout for kernel in found):
-            return found
         layout = self._layouts.get(site.call, self._layout, site.call)
-        suiting = [kernel for kernel in found if kernel.layout in ("", layout)]
-        return suiting if layout and suiting else found
+        return candidates(site, self.asked, layout)
 
     def competing(self, site: Site) -> list[Kernel]:
         """The same, and at a whole call all who might lay its weights out: that decides it."""
@@ -308,6 +305,8 @@ class CostModel:
         """The one by which the whole call is expected to take least, where one run of some needs
         code for another size.
         """
+        if not lays_out(call, self.device):
+            return ""
         with unguarded():
             site = self.site(call, Box.full(call.out.shape))
             known = [k for k in candidates(site, self.asked) if k.layout]

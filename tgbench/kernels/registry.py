@@ -380,20 +380,34 @@ def is_by_team(site: Site, name: str) -> bool:
     return any(k.name == name and k.threads == TEAM for k in known)
 
 
-def candidates(site: Site, asked: Collection[str] = ()) -> list[Kernel]:
+def candidates(site: Site, asked: Collection[str] = (), layout: str = "") -> list[Kernel]:
     """Kernels that take this site, the modelled fastest first; none may do more (`posts`).
 
     Args:
         asked: names of kernels that only who asks for them has.
+        layout: that the call's weights have: who lays them out in another way is not asked, unless
+            nobody else takes the site. "" for none.
     """
-    known = (k for k in KERNELS.get(site.call.op.name, ()) if not k.is_asked or k.name in asked)
-    found = [k for k in known if k.threads != TEAM and k.is_there and k.takes(site)]
+    known = [
+        k
+        for k in KERNELS.get(site.call.op.name, ())
+        if k.threads != TEAM and k.is_there and (not k.is_asked or k.name in asked)
+    ]
+    suiting = [k for k in known if k.layout in ("", layout)] if layout else known
+    found = [k for k in suiting if k.takes(site)]
+    if not found and suiting is not known:
+        found = [k for k in known if k.layout not in ("", layout) and k.takes(site)]
     if not found and not site.posts:
         raise KernelError(
             f"no kernel for {site.call.op.name} on {site.device} at {site.out_box} of "
             f"{', '.join(map(str, site.call.inputs))}; register one (tgbench.kernels.register)"
         )
     return found if len(found) == 1 else sorted(found, key=lambda k: (k.cost_ns(site), k.name))
+
+
+def lays_out(call: Call, device: str) -> bool:
+    """Whether some kernel lays weights of such calls out in a way of its own."""
+    return any(kernel.layout for kernel in _that_may(call, device))
 
 
 Ranking: TypeAlias = Callable[[Site], Iterable[Kernel]]  # who takes a site, the fastest first

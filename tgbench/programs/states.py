@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from typing import NamedTuple, TypeAlias
 
 from tgbench.base.coords import Coord, Footing, Moving, at, origin_symbol, same
@@ -65,13 +66,10 @@ class ValidityPattern:
     @staticmethod
     def joined(parts: Iterable[Alike]) -> ValidityPattern:
         """Of any parts that have no node in common."""
-        found = dict[tuple[Region, Coords, tuple[int, ...]], list[Node]]()
+        found = dict[tuple[Region, Coords, tuple[int, ...]], list[tuple[Node, ...]]]()
         for valid, start, nodes in parts:
-            found.setdefault((valid, start, nodes[0].shape), []).extend(nodes)
-        alike = [
-            Alike(valid, start, tuple(sorted(nodes, key=_index)))
-            for (valid, start, _), nodes in found.items()
-        ]
+            found.setdefault((valid, start, nodes[0].shape), []).append(nodes)
+        alike = [Alike(valid, start, _by_index(them)) for (valid, start, _), them in found.items()]
         return ValidityPattern(tuple(sorted(alike, key=_first)))
 
     @property
@@ -204,6 +202,11 @@ class ValidityPattern:
 def _rewritten(box: Box, shape: Sequence[int], change: Change, stop: Change) -> Box:
     sides = zip(box, shape, strict=True)
     return Box([(change(a, size), stop(b, size)) for (a, b), size in sides])
+
+
+def _by_index(parts: Sequence[tuple[Node, ...]]) -> tuple[Node, ...]:
+    """The nodes of parts, each of which has its own by index."""
+    return parts[0] if len(parts) == 1 else tuple(sorted(chain(*parts), key=_index))
 
 
 def _index(node: Node) -> int:

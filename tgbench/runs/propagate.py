@@ -100,12 +100,23 @@ class ValueFate(NamedTuple):
         steps = tuple([(stays, computed.at(ran_at)) for stays, computed in self.steps])
         return ValueFate(self.dirty.at(changed_at), steps)
 
-    def after(self, valid: Region) -> Region:
-        """What is valid then."""
-        left = Left(valid, self.dirty)
-        for stays, computed in self.steps:
-            left = Left(left.joined(computed) if stays else computed, EMPTY)
-        return left.region
+    def lost(self) -> Region:
+        """What of the change is not computed by the first step: not valid, whatever was."""
+        if self.steps and self.steps[0][0]:
+            return self.dirty.subtract(self.steps[0][1])
+        return self.dirty
+
+    def after(self, valid: Region, lost: Region | None = None) -> Region:
+        """What is valid then; `lost` where that is known."""
+        gone = next((i for i, (stays, _) in enumerate(self.steps[::-1]) if not stays), None)
+        if gone is None:
+            left, more = valid.subtract(self.lost() if lost is None else lost), self.steps
+        else:
+            more = self.steps[len(self.steps) - gone :]
+            left = self.steps[-1 - gone][1]
+        for _, computed in more:
+            left = left.union(computed)
+        return left
 
     @property
     def regions(self) -> tuple[Region, ...]:

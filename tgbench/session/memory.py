@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from tgbench.base.collector import lasting
 from tgbench.base.coords import Coord, Domain, record
 from tgbench.base.errors import KernelError
+from tgbench.base.memo import Latest
 from tgbench.base.regions import EMPTY, Box, Index, Region, common_sides, thinned, union, widened
 from tgbench.base.safetensors import TORCH_DTYPES
 from tgbench.base.switches import PROGRAMS, tell
@@ -49,8 +50,10 @@ from tgbench.runs.rules import Rules
 MOST_AFTERS = 1_000  # states that a program is known to have begun with
 
 Fates: TypeAlias = (
-    "tuple[tuple[ValueFate, ...], Sequence[int]]"  # different ones; which, by kept node
+    "tuple[tuple[ValueFate, ...], tuple[int, ...]]"  # different ones; which, by kept node
 )
+Group: TypeAlias = "tuple[int, int, tuple[Node, ...]]"  # a part of a pattern, or -1; a fate; nodes
+MOST_GROUPED = 64  # ways in which parts of patterns and fates share nodes, that are remembered
 
 
 class Memory:
@@ -91,6 +94,8 @@ class Memory:
         self._replaced: list[tuple[Node, Index, Any]] = []
         self._aside = torch.empty(0, dtype=torch.uint8)  # what runs that keep nothing write over
         self._dirty = rules.allowance.memo(MOST_AFTERS)  # by class
+        self._lost = rules.allowance.memo(MOST_AFTERS)  # by fate
+        self._grouped = Latest[Hashable, Sequence[Group]](MOST_GROUPED)
         made = (node for node in self.placement.retained if not node.is_leaf)
         kept = (node for node in made if node not in scheduled.frozen)
         self.kept = sorted(kept, key=lambda node: node.index)
@@ -460,26 +465,39 @@ class Memory:
         """What is kept of what was there, and what was computed; worked out once for all nodes of
         which the same was there, and that fare alike.
         """
-        before = self.states.patterns[state]
-        there, slots = before.regions, self.placement.slots
+        before, slots = self.states.patterns[state], self.placement.slots
         different, which = self.fates(program, kind)
-        alike = dict[Hashable, tuple[Region, ValueFate, list[Node]]]()
-        for node, fate in zip(self.kept, which, strict=True):
-            valid = there[node][0] if node in there else EMPTY
-            key = id(valid), fate, slots[node].start, node.shape
-            alike.setdefault(key, (valid, different[fate], []))[2].append(node)
+        regions = [valid for valid, _, _ in before.parts]
         left, known = list[Alike](), dict[Hashable, Region]()
-        for valid, becomes, nodes in alike.values():
+        for part, fate, nodes in self._groups(tuple([one.nodes for one in before.parts]), which):
+            valid, becomes = regions[part] if part >= 0 else EMPTY, different[fate]
             sides = common_sides((valid, *becomes.regions))
             what = thinned(valid, sides), becomes.thinned(sides)  # of rows of any width, mostly
             if what not in known:
-                known[what] = what[1].after(what[0])
+                lost = self._lost.get(what[1], what[1].lost)
+                known[what] = what[1].after(what[0], lost)
             region = widened(known[what], sides)
             if region.boxes:
-                left.append(Alike(region, slots[nodes[0]].start, tuple(nodes)))
+                left.append(Alike(region, slots[nodes[0]].start, nodes))
         if self.placement.sliding:
-            left += self._windows_left(program, there, self.dirty_in(kind))
+            left += self._windows_left(program, before.regions, self.dirty_in(kind))
         return ValidityPattern.joined(left)
+
+    def _groups(
+        self, parts: tuple[tuple[Node, ...], ...], which: tuple[int, ...]
+    ) -> Sequence[Group]:
+        """Nodes that are kept of which the same was there, and that fare alike; remembered."""
+        found = self._grouped.get((parts, which))
+        if found is None:
+            there = {node: i for i, nodes in enumerate(parts) for node in nodes}
+            alike = dict[tuple[int, int, Coords, tuple[int, ...]], list[Node]]()
+            slots = self.placement.slots
+            for node, fate in zip(self.kept, which, strict=True):
+                key = there.get(node, -1), fate, slots[node].start, node.shape
+                alike.setdefault(key, []).append(node)
+            found = [(one[0], one[1], tuple(nodes)) for one, nodes in alike.items()]
+            self._grouped[parts, which] = found
+        return found
 
     def fates(self, program: Program, kind: BucketClass) -> Fates:
         """What becomes of each node that is kept, where one stands, when a program runs after
@@ -493,7 +511,7 @@ class Memory:
         for node in self.kept:
             fate = self.propagator.fate(node, dirty.get(node, EMPTY), program.steps)
             which.append(numbers.setdefault(fate, len(numbers)))
-        return tuple(numbers), which
+        return tuple(numbers), tuple(which)
 
     def _windows_left(
         self,

@@ -158,8 +158,8 @@ class Judge:
         Args:
             modelled: without it the tables are not made for it, and the replay stands for the
                 model.
-            most, stop: end the replay before its time (see `replay`); the model then says what
-                the rest takes.
+            most, stop: end the replay before its time (see `replay`); the model, where there is
+                one, then says what the rest takes.
         """
         try:
             replayed = replay(
@@ -171,13 +171,12 @@ class Judge:
             self._places[found.kind, found.origin] = None
             return None
         self._cramped |= dict.fromkeys(replayed.cramped)
-        tabulated = modelled or not replayed.is_whole
-        modelled_ns = self.modelled_ns(retention) if tabulated else replayed.mean_ns
-        time_ns = (
-            replayed.mean_ns
-            if replayed.is_whole
-            else modelled_ns * self._over_model(retention, replayed)
-        )
+        if not modelled and (replayed.is_whole or self.tabulated is None):
+            modelled_ns = time_ns = replayed.mean_ns
+        else:
+            modelled_ns = self.modelled_ns(retention)
+            over = self._over_model(retention, replayed)
+            time_ns = replayed.mean_ns if replayed.is_whole else modelled_ns * over
         return Candidate(retention, cut, placement, replayed, modelled_ns, time_ns)
 
     def _over_model(self, retention: Retention, replayed: Replayed) -> float:

@@ -100,9 +100,11 @@ class Layouts:
         spending = self.spending
         if found.replayed.is_whole or not spending.is_timed or spending.is_late(share):
             return found
-        further = self.judge.candidate(
-            found.retention, found.cut, found.placement, stop=lambda: spending.is_late(share)
-        )
+        judge = self.judge
+        further = judge.candidate(
+            found.retention, found.cut, found.placement,
+            modelled=judge.tabulated is not None, stop=lambda: spending.is_late(share),
+        )  # fmt: skip
         gone = len(found.replayed.times_ns)
         return further if further and len(further.replayed.times_ns) > gone else found
 
