@@ -1,7 +1,8 @@
 """The last word on a plan's speed: its trace again, decided run by run as the session would.
 
 Every run is propagated and lowered over the real memory map, so values that survive in shared bytes
-count, and so do holes, fills and runs in pieces. Times are those of the instructions' kernels.
+count, and so do holes, fills and runs in pieces. Times are what calls of such boxes are expected to
+take where operands lie plainly: how they lie in this map may cost a little more.
 """
 
 from __future__ import annotations
