@@ -180,6 +180,36 @@ def test_a_model_is_scaled_by_what_was_measured(records: Records) -> None:
     assert math.isclose(found.time_ns, 3 * model.time_ns, rel_tol=1e-3)
 
 
+@pytest.mark.parametrize(
+    ("shares", "quickest"),
+    [
+        ({"other": 0.5}, "other"),
+        ({"plain": 3.0, "other": 1.0}, "other"),
+        ({"plain": 1.0, "other": 3.0}, "plain"),
+    ],
+)
+def test_what_was_measured_at_about_this_size_counts_before_models(
+    shares: dict[str, float], quickest: str, records: Records, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once is enough; what it took of many rows says nothing of few."""
+
+    def named(name: str, row_ns: float) -> Kernel:
+        return replace(
+            next(one for one in KERNELS["linear"] if one.name == "linear_rows"),
+            name=name, cost_ns=lambda site: row_ns * site.out_box.extents[0],
+        )  # fmt: skip
+
+    found = {"plain": named("plain", 1_000.0), "other": named("other", 1_100.0)}
+    monkeypatch.setitem(KERNELS, "linear", list(found.values()))
+    many = product(128)
+    for name, share in shares.items():
+        taken = {"kernel": name, "source_hash": source_hash(found[name])}
+        records.add([measured(many, share * found[name].cost_ns(site(many)), **taken)])
+    model = CostModel(records)
+    for rows, expected in ((70, quickest), (96, quickest), (200, quickest), (8, "plain")):
+        assert model.kernels(site(product(rows)))[0].name == expected, rows
+
+
 def truth(node: Node) -> float:
     signature = Signature.of(site(node))
     return 200 + 0.001 * signature.flops + 0.01 * signature.size_bytes

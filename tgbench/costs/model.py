@@ -328,13 +328,24 @@ class CostModel:
         found = [(k, self._told(site, k, alike)) for k in self.suiting(site)]
         failed = {kernel.name for kernel, _ in found if self.has_failed(site, kernel)}
         modelled = sorted(found, key=lambda pair: pair[0].name in failed)
-        if all(estimate.source == "modelled" for _, estimate in found):
+        if all(one.source == "modelled" for _, one in found) and not self._knows_near(site, found):
             return modelled
         timed = sorted(
             found, key=lambda p: (p[0].name in failed, _is_last(site, *p), _cautious_ns(p[1]))
         )
         level = [pair for pair in modelled if _is_level(pair[1], timed[0][1])]
         return level + [pair for pair in timed if pair not in level]
+
+    def _knows_near(self, site: Site, found: Iterable[tuple[Kernel, Estimate]]) -> bool:
+        """Whether one of these was measured at about this size, where few measurements of each tell
+        no line: what one takes at twice the size says more than what all are modelled to.
+        """
+        curves = [curve for kernel, _ in found if (curve := self._curve(kernel)) is not None]
+        if not curves:
+            return False
+        with unguarded():
+            work = amounts(site)
+        return any(curve.is_near(*work) for curve in curves)
 
     def kernels(self, site: Site) -> Sequence[Kernel]:
         """What runs are lowered by: `by_time`, what is pinned at such a site first."""
@@ -696,6 +707,14 @@ class Fit:
             return False
         work = work_of(flops, size_bytes)
         return all(low <= one <= high for one, (low, high) in zip(work, self._reach, strict=True))
+
+    def is_near(self, flops: float, size_bytes: float) -> bool:
+        """Whether something was measured at about this size."""
+        work = work_of(flops, size_bytes)
+        return any(
+            all(abs(one - other) <= REACH for one, other in zip(work, point, strict=True))
+            for point in self._work
+        )
 
     def _nearest(self, flops: float, size: float) -> list[tuple[float, int]]:
         """(square of the distance, which one) of the measurements around there, the nearest first;
