@@ -149,9 +149,9 @@ def test_absurd_records_say_what_is_in_a_chain(tmp_path: Path) -> None:
     one_row(plain)
     assert (report := plain.last) is not None
     assert (report.instructions, report.calls) == (2 * LAYERS, 1)
-    first, *_ = sites(plain)
-    names = [kernel.name for kernel, _ in plain.costs.ranked(first)]
-    records.add(told(plain, first, dict.fromkeys(names, 1e9) | {UNUSUAL: 2_400.0}))
+    for site, quick in zip(sites(plain), (UNUSUAL, "linear_numba"), strict=True):
+        names = [kernel.name for kernel, _ in plain.costs.ranked(site)]
+        records.add(told(plain, site, dict.fromkeys(names, 1e9) | {quick: 2_400.0}))
     run = session(graph, records=records, calibrate=False)
     assert one_row(run) == {UNUSUAL, "linear_numba"}
     assert (report := run.last) is not None
