@@ -174,9 +174,9 @@ class Judge:
         if not modelled and (replayed.is_whole or self.tabulated is None):
             modelled_ns = time_ns = replayed.mean_ns
         else:
-            modelled_ns = self.modelled_ns(retention)
-            over = self._over_model(retention, replayed)
-            time_ns = replayed.mean_ns if replayed.is_whole else modelled_ns * over
+            modelled_ns, time_ns = self.modelled_ns(retention), replayed.mean_ns
+            if not replayed.is_whole:
+                time_ns = modelled_ns * self._over_model(retention, replayed)
         return Candidate(retention, cut, placement, replayed, modelled_ns, time_ns)
 
     def _over_model(self, retention: Retention, replayed: Replayed) -> float:
