@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import zlib
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -16,6 +17,7 @@ from strategies import graphs
 
 from tgbench import ops
 from tgbench.base.regions import Box, Region
+from tgbench.costs.model import position_free
 from tgbench.graph.graph import Graph, GraphBuilder
 from tgbench.graph.simplify import simplify
 from tgbench.kernels.numba import panels
@@ -27,7 +29,7 @@ from tgbench.plans.search.judge import Candidate, Judge
 from tgbench.plans.search.plan_search import Asked, Findings, PlanSearch
 from tgbench.plans.search.replay import FEWEST
 from tgbench.programs import sizing
-from tgbench.programs.choices import BoundKernel, Option
+from tgbench.programs.choices import BoundKernel, Option, Takes
 from tgbench.programs.held import Held
 from tgbench.programs.lowering import DoesNotFit
 from tgbench.programs.specialiser import Specialised, Specialiser
@@ -61,13 +63,22 @@ def lowered_ns(judge_: Judge, placement: Placement, cut: Cut = WHOLE) -> list[fl
         return None
 
 
-@given(st.data())
-def test_a_replay_after_others_says_what_sessions_lower(data: st.DataObject) -> None:
+def as_they_lie(site: Site, kernel: str) -> float:
+    """Nonsense that tells apart which kernel is taken, and how its operands lie."""
+    return float(zlib.crc32(repr((kernel, position_free(site))).encode()) % 100_000)
+
+
+@pytest.mark.parametrize("takes", [None, as_they_lie])
+@given(data=st.data())
+def test_a_replay_after_others_says_what_sessions_lower(
+    takes: Takes | None, data: st.DataObject
+) -> None:
     """Kernels are looked up by how operands lie, over whichever map that was asked first."""
     graph, _ = data.draw(graphs(most_ops=7))
     assume(graph.inputs)
     simple = simplify(graph)
     judge_ = judge(simple, data.draw(traces(simple, most=5)))
+    judge_.planner.choices.takes = takes
     shape = judge_.uncut.turns, judge_.uncut.nodes
     for seed in data.draw(st.lists(st.integers(0, 99), min_size=2, max_size=3)):
         keep = np.random.default_rng(seed).random(shape) < 0.5
@@ -81,15 +92,17 @@ def test_a_replay_after_others_says_what_sessions_lower(data: st.DataObject) -> 
         assert found is None or list(found.replayed.times_ns) == expected
 
 
-@given(st.data())
+@pytest.mark.parametrize("takes", [None, as_they_lie])
+@given(data=st.data())
 def test_replays_of_retentions_that_differ_by_one_value_say_what_sessions_lower(
-    data: st.DataObject,
+    takes: Takes | None, data: st.DataObject
 ) -> None:
     """Runs are decided and lowered from how they were over the maps before, whole or in pieces."""
     graph, _ = data.draw(graphs(most_ops=9))
     assume(graph.inputs)
     simple = simplify(graph)
     judge_ = judge(simple, data.draw(traces(simple, most=4)))
+    judge_.planner.choices.takes = takes
     random = np.random.default_rng(data.draw(st.integers(0, 99)))
     keep = random.random((judge_.uncut.turns, judge_.uncut.nodes)) < 0.5
     ways = [WHOLE, *islice(cuts(judge_.planner.runs.propagator(())), 2)]

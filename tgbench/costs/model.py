@@ -40,6 +40,7 @@ from tgbench.costs.signature import (
 from tgbench.graph.graph import Node
 from tgbench.graph.op_table import Call
 from tgbench.kernels.registry import (
+    KERNELS,
     OUT,
     Kernel,
     Site,
@@ -251,6 +252,13 @@ class CostModel:
     def of_site(self, site: Site, kernel: Kernel) -> Estimate:
         """What one kernel takes at a site."""
         return self._told(site, kernel, _alike(site))
+
+    def takes_ns(self, site: Site, kernel: str) -> float:
+        """What the kernel of a name takes at a site; 0 where nobody has one, as of forms of kernels
+        that bits must agree with.
+        """
+        named = (one for one in KERNELS.get(site.call.op.name, ()) if one.name == kernel)
+        return sum(self.of_site(site, one).time_ns for one in named)
 
     def _told(self, site: Site, kernel: Kernel, alike: Hashable) -> Estimate:
         return self._sites.get((kernel.name, alike), self._of_site, site, kernel, alike)

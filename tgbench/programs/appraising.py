@@ -45,6 +45,13 @@ Fill = tuple["Node | None", int, Box]  # who looks at it, in which of its calls,
 Asked = Sequence[tuple[Node, Region]]  # what is handed out
 
 
+class Appraised(NamedTuple):
+    """The kernel of a call, and a site where it takes as long."""
+
+    kernel: str
+    site: Site
+
+
 class _Answer(NamedTuple):
     """What follows from what was asked, and the guards that it stands on."""
 
@@ -389,21 +396,22 @@ class Appraiser(Lowerer):
         return made
 
     def _chosen_for(self, made: Instruction) -> Instruction:
-        name = self._known.by_how.get(self._alike(made, made, ()), self._kernel_for, made)
-        return Instruction(made.node, made.box, name, fill_, (), site=made.site)
+        name, site = self._known.by_how.get(self._alike(made, made, ()), self._appraised, made)
+        return Instruction(made.node, made.box, name, fill_, (), site=site)
 
-    def _kernel_for(self, made: Instruction) -> str:
-        return self._any(made.node, self._site(made.node, made.box, self._addresser)).kernel
+    def _appraised(self, made: Instruction) -> Appraised:
+        site = self._site(made.node, made.box, self._addresser)
+        return Appraised(self._any(made.node, site).kernel, site)
 
     def _as_one(self, calls: Calls) -> Instruction | None:
         nodes = [made.node for made in calls]
         alike = tuple([self._alike(made, calls[-1], nodes) for made in calls])
-        name = self._known.by_how.get(alike, self._kernel_for_all, calls)
-        if name is None:
+        found = self._known.by_how.get(alike, self._appraised_as_one, calls)
+        if found is None:
             return None
-        first = calls[0]
+        first, (name, site) = calls[0], found
         return Instruction(
-            first.node, first.box, name, fill_, (), site=first.site, posts=tuple(nodes[1:])
+            first.node, first.box, name, fill_, (), site=site, posts=tuple(nodes[1:])
         )
 
     def _bound(self, site: Site, key: Hashable, option: Option) -> BoundKernel:
@@ -411,13 +419,13 @@ class Appraiser(Lowerer):
         kernel = option.kernel
         return BoundKernel(kernel.name, fill_, (), option.used_bytes, kernel.allocates)
 
-    def _kernel_for_all(self, calls: Calls) -> str | None:
+    def _appraised_as_one(self, calls: Calls) -> Appraised | None:
         """The kernel that does all of them at once; None where there is none."""
         first, *posts = nodes = [made.node for made in calls]
         sites = [self._site(made.node, made.box, self._addresser) for made in calls]
         there = joined_site(nodes, sites)
         with suppress(DoesNotFit):
-            return self._best(first, there, posts).kernel
+            return Appraised(self._best(first, there, posts).kernel, there)
         return None
 
     def _alike(self, made: Instruction, last: Instruction, chain: Sequence[Node]) -> Hashable:

@@ -125,25 +125,32 @@ class Calibrator:
         whole = ((node.call, Box.full(node.shape)) for node in nodes)
         return any(self.costs.time_ns(call, box) >= LEAST_NS for call, box in whole)
 
-    def learn(self, runs: Sequence[Sequence[Site]]) -> int:
+    def learn(
+        self, runs: Sequence[Sequence[Site]], seconds: float = SECONDS, *, as_they_lie: bool = False
+    ) -> int:
         """Time what is not known of the heaviest calls of some runs; returns how many were timed.
 
         What is timed by an interrupt is kept.
+
+        Args:
+            seconds: of turns, before what is left is for the next time.
+            as_they_lie: whether what a call takes with its operands elsewhere tells too little;
+                what turns out to be heavy then is for the next time, too.
         """
         if self.records is None:
             self._look_up({site.call.op.name for sites in runs for site in sites} - self._ops)
-        tasks, timed = heaviest(runs, self.costs), 0
-        for _ in range(MOST_ROUNDS):  # what is measured tells what else is heavy
+        tasks, timed = heaviest(runs, self.costs, as_they_lie), 0
+        for _ in range(1 if as_they_lie else MOST_ROUNDS):  # what is measured tells what is heavy
             if not tasks:
                 break
-            timed += self._time(tasks)
-            tasks = heaviest(runs, self.costs)
+            timed += self._time(tasks, seconds)
+            tasks = heaviest(runs, self.costs, as_they_lie)
         return timed
 
-    def _time(self, tasks: Sequence[Task]) -> int:
+    def _time(self, tasks: Sequence[Task], seconds: float) -> int:
         races, contention = list[Race](), Contention()
         try:
-            self._race(tasks, races, contention)
+            self._race(tasks, races, contention, seconds)
         finally:
             found = self.found(races, contention.is_there)
             for one in races:
@@ -200,7 +207,9 @@ class Calibrator:
                 stacklevel=2,
             )
 
-    def _race(self, tasks: Sequence[Task], races: list[Race], contention: Contention) -> None:
+    def _race(
+        self, tasks: Sequence[Task], races: list[Race], contention: Contention, seconds: float
+    ) -> None:
         """Let the kernels of some tasks take turns, for so long as there is time for."""
         told = f"timing the kernels of {counted(len(tasks), 'call')}, once a machine"
         total = sum(len(task.kernels) for task in tasks) + 1 + MOST_TURNS
@@ -215,7 +224,7 @@ class Calibrator:
             flushed = rest_of(races, self.pool) if self.costs.streams else []
             bar.set_description_str(told, refresh=False)
             contention.begin()
-            ends = time.monotonic() + SECONDS
+            ends = time.monotonic() + seconds
             for turn in race(races, flushed):
                 bar.update()
                 self._tell(f"{told}: turn {turn}")
@@ -300,7 +309,9 @@ def _is_disturbed(device: str, is_contended: bool) -> bool:
 # --- what to time -----------------------------------------------------------------------------
 
 
-def heaviest(runs: Sequence[Sequence[Site]], costs: CostModel) -> list[Task]:
+def heaviest(
+    runs: Sequence[Sequence[Site]], costs: CostModel, as_they_lie: bool = False
+) -> list[Task]:
     """The calls that make up nearly all of some run and of which too little is known."""
     found: dict[str, Task] = {}
     weights: dict[str, float] = defaultdict(float)
@@ -312,7 +323,7 @@ def heaviest(runs: Sequence[Sequence[Site]], costs: CostModel) -> list[Task]:
             weights[text] += once[text].time_ns * counts[text]
     known = [found[text] for text in sorted(found, key=lambda text: -weights[text])]
     for task in known:
-        task.kernels = _unknown(task.sites[0], costs)
+        task.kernels = _unknown(task.sites[0], costs, as_they_lie)
     return [task for task in known if task.kernels]
 
 
@@ -344,13 +355,16 @@ def _grouped(
     return tasks, {text: costs.ranked(site)[0][1] for text, site in firsts.items()}
 
 
-def _unknown(site: Site, costs: CostModel) -> tuple[Kernel, ...]:
+def _unknown(site: Site, costs: CostModel, as_they_lie: bool) -> tuple[Kernel, ...]:
     """The kernels to be timed at a site; none where all is measured.
 
     Where there is no choice, what the only one takes is timed all the same: a plan weighs what a
     call takes against the memory that keeping its result does.
     """
     worth = rivals(site, costs, costs.competing(site))
+    if as_they_lie:
+        text = costs.signature(site).text
+        return () if all(costs.has_timed(text, kernel) for kernel in worth) else worth
     return () if costs.are_timed(site, worth) else worth
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import count
-from typing import Any
+from typing import Any, TypeAlias
 
 from tgbench.base.coords import Coord
 from tgbench.base.errors import ExactnessError, KernelError
@@ -26,6 +26,8 @@ from tgbench.kernels.registry import (
 )
 from tgbench.programs.sites import half_octaves
 from tgbench.runs.rules import Rules
+
+Takes: TypeAlias = Callable[[Site, str], float]  # ns of a kernel of some name
 
 
 @dataclass(frozen=True)
@@ -66,11 +68,16 @@ class Choices:
 
     Args:
         ranking: which kernels take a site, the best first; by their own models if left out.
+        takes: what one takes at a site, operands lying as they do there; None if nobody knows more
+            than what a call takes wherever they lie.
     """
 
-    def __init__(self, rules: Rules, ranking: Ranking = candidates) -> None:
+    def __init__(
+        self, rules: Rules, ranking: Ranking = candidates, takes: Takes | None = None
+    ) -> None:
         self.rules = rules
         self.ranking = ranking
+        self.takes = takes
         self._next = count()  # no number comes twice
         self.forget()
 

@@ -28,6 +28,7 @@ from tgbench.base.words import counted, format_bytes, format_time, listed
 from tgbench.costs.model import CostModel
 from tgbench.costs.nearby import Nearby
 from tgbench.graph.graph import Graph
+from tgbench.kernels.registry import Site
 from tgbench.memory.arena import Arena, Seat
 from tgbench.memory.estimate import parse_bytes, total_bytes
 from tgbench.memory.placement import Placement
@@ -362,7 +363,7 @@ class Planning:
     @property
     def choices(self) -> Choices:
         """Kernels by what this session knows of times, as searches choose them."""
-        return Choices(self.rules, self.costs.kernels)
+        return Choices(self.rules, self.costs.kernels, self.costs.takes_ns)
 
     def calibrate(self, planner: Planner, happened: Iterable[Bucket] = ()) -> None:
         """Time what counts in the runs of the classes at hand, in those that may come, and in the
@@ -461,8 +462,13 @@ class Planning:
             self.scheduled, self.rules, workload, room, self.costs.time_ns, self.device,
             classes=self.classes, executor=search.executor, workers=search.workers,
             progress=self.progress, stop=search.stop, choices=self.choices,
-            likely=self._may_come,
+            likely=self._may_come, learn=None if self.calibrator is None else self._learns,
         )  # fmt: skip
+
+    def _learns(self, runs: Sequence[Sequence[Site]], seconds: float) -> bool:
+        """Time the calls of a plan that may be put in force, as they lie; whether any were."""
+        assert self.calibrator is not None
+        return self.calibrator.learn(runs, seconds, as_they_lie=True) > 0
 
     def task(self, happened: Iterable[Bucket], start: Plan | None) -> SearchTask:
         """The same search, as what a process of its own is given."""

@@ -37,9 +37,16 @@ class Incumbent:
             self.history.append((step, found.time_ns))
         return True
 
+    def told_anew(self, best: Candidate) -> None:
+        """More is known of what calls take: what took less by what was known before, does not."""
+        self.best, self.least_ns = best, best.time_ns
+        found = [(step, time_ns) for step, time_ns in self.history if time_ns > best.time_ns]
+        self.history = [*found, (self.history[-1][0], best.time_ns)]
+
     def is_behind(self, modelled_ns: float) -> bool:
         """Whether another way of cutting promises clearly more."""
-        return self.best is None or modelled_ns < FINER * self.best.modelled_ns
+        best = self.best
+        return best is None or modelled_ns < FINER * max(best.modelled_ns, best.time_ns)
 
     def may_be_behind(self, modelled_ns: float) -> bool:
         """Whether what the model says so of may turn out to be better."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -19,6 +19,7 @@ from tgbench.base.errors import PlanError
 from tgbench.base.memo import Latest
 from tgbench.base.regions import Box
 from tgbench.graph.op_table import Call
+from tgbench.kernels.registry import ARENA, Site
 from tgbench.memory.placement import Placement, Retention
 from tgbench.memory.storage import ScheduledGraph
 from tgbench.plans.decisions import Classes
@@ -33,7 +34,7 @@ from tgbench.plans.search.replay import Misfit, Replayed, replay
 from tgbench.programs.appraising import Appraisals
 from tgbench.programs.choices import Choices
 from tgbench.programs.lowering import SLIDE
-from tgbench.programs.program import Instruction
+from tgbench.programs.program import Instruction, site_at
 from tgbench.runs.buckets import BucketClass, Spot
 from tgbench.runs.rules import Rules
 from tgbench.runs.split import Cut
@@ -139,6 +140,34 @@ class Judge:
         """
         return [Scenario(spot.kind, spot.origin, 0.0) for spot in self._cramped]
 
+    # --- what calls take ---
+
+    def sites(self, found: Candidate) -> list[list[Site]]:
+        """Of each run of a trace that differs, its calls as they lie, over their own weights."""
+        return [
+            [self._over_weights(one, origin) for one in made if one.site is not None]
+            for (_, origin), made in found.replayed.runs
+        ]
+
+    def _over_weights(self, made: Instruction, origin: tuple[int, ...]) -> Site:
+        """A site is appraised for all equal layers at once."""
+        assert made.site is not None
+        site, base = site_at(made.site, origin), self.scheduled.base
+        ins = tuple(
+            view
+            if view is None or view.buffer == ARENA
+            else replace(view, buffer=base[operand].name)
+            for view, operand in zip(site.ins, made.node.inputs, strict=True)
+        )
+        return replace(site, ins=ins)
+
+    def know_anew(self) -> None:
+        """More is known of what calls take: nothing that was appraised before counts."""
+        self.planner.choices.forget()
+        self._known = Appraisals(self.planner.choices, self.scheduled)
+        self._times.clear()
+        self._runs.clear()
+
     # --- over maps -------------------------------------------------------------------------------
 
     def candidate(
@@ -204,11 +233,15 @@ class Judge:
         return found
 
     def _call_ns(self, made: Instruction, origin: tuple[int, ...]) -> float:
+        """No less than in the model, where operands lie plainly and bounds are proved."""
+        assert made.site is not None
         key = (made.node.call, made.box.at(origin))
         found = self._times.get(key)
         if found is None:
             found = self._times[key] = self.cost(*key)
-        return found
+        if (takes := self.planner.choices.takes) is None:
+            return found
+        return max(found, takes(site_at(made.site, origin), made.kernel))
 
     def _run_ns(self, run: Spot, made: tuple[Instruction, ...]) -> float:
         """The expected time of a run; that of the last one is remembered of each."""

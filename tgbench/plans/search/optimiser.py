@@ -29,7 +29,7 @@ from tgbench.plans.search.chain import Submits
 from tgbench.plans.search.effort import MODES, Clock, Effort, Mode, Spending
 from tgbench.plans.search.judge import Judge
 from tgbench.plans.search.layouts import BEGINNING
-from tgbench.plans.search.plan_search import OPENING, Asked, Findings, Looked, PlanSearch
+from tgbench.plans.search.plan_search import OPENING, Asked, Findings, Learn, Looked, PlanSearch
 from tgbench.programs.choices import Choices
 from tgbench.runs.rules import Rules
 
@@ -50,6 +50,8 @@ class Optimiser:
         look: shown every plan that was laid out, and every window that was solved, if given.
         choices: which kernels take a site, the best first; those that runs use.
         likely: runs that may come besides: what is found has room for them, if there is some.
+        learn: times the calls of some runs, for no longer than so many seconds, where it is not
+            known what they take as they lie; whether anything was. None where nobody does.
         clock: what seconds are counted by.
 
     What a call of `run` proves holds for the next one within the same budget: orders, the ways of
@@ -74,6 +76,7 @@ class Optimiser:
         look: Callable[[Looked], None] | None = None,
         choices: Choices | None = None,
         likely: Sequence[Scenario] = (),
+        learn: Learn | None = None,
         clock: Clock = time.monotonic,
     ) -> None:
         self.judge = Judge(
@@ -85,7 +88,7 @@ class Optimiser:
         self._asked = Asked(
             "search", budget_bytes, executor=executor, workers=workers,
             tell=progress or (lambda message: None), watch=watch or (lambda decisions: None),
-            likely=likely, look=look,
+            likely=likely, look=look, learn=learn,
         )  # fmt: skip
         self._known = Findings(self.judge)
         self._others: dict[int | None, Others] = {}

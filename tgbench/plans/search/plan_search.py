@@ -18,6 +18,7 @@ from tgbench.base.errors import BudgetError, PlanError
 from tgbench.base.stopping import StopReason
 from tgbench.base.words import format_time
 from tgbench.graph.graph import Node
+from tgbench.kernels.registry import Site
 from tgbench.plans.decisions import Decisions, SearchRecord
 from tgbench.plans.plan import Plan
 from tgbench.plans.retention.exact import IntegerProgram
@@ -39,6 +40,7 @@ CLOSE = 1e-4  # a gap that counts as none
 FAR = 1.5  # times what runs take where all is kept: more is much
 OPENING = 0.5  # of the time: for how long ways of cutting come before rounds
 LOOKED_AT_S = 0.05  # between two looks at what is solved, where nothing else is left to do
+TIMING = 0.2  # of the time: what calls of the best plans may be timed for
 MARGIN = 100  # of the memory, the share that tells what one byte more is worth
 
 
@@ -54,6 +56,7 @@ class LaidOut:
 
 
 Looked: TypeAlias = "LaidOut | Neighbourhood"
+Learn: TypeAlias = Callable[[Sequence[Sequence[Site]], float], bool]
 
 
 @dataclass(eq=False)
@@ -81,6 +84,7 @@ class Asked:
         likely: runs that may come besides: what is found has room for them, if there is some.
         watch: shown every better plan, and the best one after every round.
         look: shown every plan that was laid out, and every window that was solved, if given.
+        learn: times the calls of some runs for so long, where that is lacking; whether it did.
     """
 
     mode: Mode
@@ -94,6 +98,7 @@ class Asked:
     likely: Sequence[Scenario] = ()
     watch: Callable[[Decisions], None] = lambda decisions: None
     look: Callable[[Looked], None] | None = None
+    learn: Learn | None = None
 
 
 class PlanSearch:
@@ -111,6 +116,7 @@ class PlanSearch:
         self.bounds: Bounds | None = None
         self.refused: BudgetError | None = None  # what greedy planning said, if nothing fitted
         self.greedy: Candidate | None = None
+        self._timing_s = 0.0  # what calls were timed for
 
     # --- beginning -------------------------------------------------------------------------------
 
@@ -163,6 +169,7 @@ class PlanSearch:
                 raise PlanError("a run does not fit the plan made for it; this is an error of ours")
         self.greedy = found
         self._take(found, "greedy")
+        self.greedy = self.incumbent.best
 
     def _first(self) -> Candidate | None:
         scenarios, budget_bytes = self.judge.scenarios, self.asked.budget_bytes
@@ -196,9 +203,18 @@ class PlanSearch:
     def _last_word(self, best: Candidate) -> Candidate:
         """The best plan, replayed further; or the greedy one, if it was not so good after all."""
         found = self._replayed_on(best, 1.0)
-        if self.greedy is None or found.key <= self.greedy.key:
+        if self.greedy is None or not self._is_worth_less(found, self.greedy):
             return found
-        return min(found, self._replayed_on(self.greedy, 1.0), key=lambda one: one.key)
+        greedy = self._replayed_on(self.greedy, 1.0)
+        return greedy if self._is_worth_less(found, greedy) else found
+
+    def _is_worth_less(self, found: Candidate, other: Candidate) -> bool:
+        """Whether a plan takes longer than another, or needs more memory to be as good as it; where
+        time matters to the last, not if it is better at all.
+        """
+        if self.asked.mode == "exact" or found.placement.size_bytes <= other.placement.size_bytes:
+            return other.beats(found)
+        return other.time_ns <= found.time_ns * (1 + SAMPLED)
 
     def _replayed_on(self, one: Candidate, share: float) -> Candidate:
         """A plan, replayed as far as a share of the time suffices."""
@@ -308,8 +324,38 @@ class PlanSearch:
     def _take(self, found: Candidate, what: str) -> None:
         if self.asked.look is not None:
             self.asked.look(self._laid_out(found))
+        best = self.incumbent.best
+        if (best is None or found.beats(best)) and self._learns_of(found):
+            found = self._told_anew(found)
+            if best is not None:
+                self.incumbent.told_anew(self._told_anew(best))
         if self.incumbent.take(found, self._step):
             self._show(what)
+
+    def _learns_of(self, found: Candidate) -> bool:
+        """Time what is not known of a plan's calls before it becomes the best; whether anything is
+        known now that was not.
+        """
+        learn, spending = self.asked.learn, self.spending
+        if learn is None or not spending.is_timed or spending.is_late():
+            return False
+        began_s = spending.gone_s
+        left_s = TIMING * (spending.gone_s + spending.left_s) - self._timing_s
+        has_learnt = left_s > 0 and learn(self.judge.sites(found), left_s)
+        self._timing_s += spending.gone_s - began_s
+        if has_learnt:
+            self.judge.know_anew()
+        return has_learnt
+
+    def _told_anew(self, before: Candidate) -> Candidate:
+        """A plan by what is known of its calls by now, replayed as far as it was."""
+        found = self.judge.candidate(
+            before.retention, before.cut, before.placement,
+            modelled=self.judge.tabulated is not None, most=len(before.replayed.times_ns),
+        ) or before  # fmt: skip
+        if before is self.greedy:
+            self.greedy = found
+        return found
 
     def _solved(self, windows: Sequence[SolvedWindow]) -> None:
         if self.asked.look is not None:

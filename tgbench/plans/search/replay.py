@@ -1,8 +1,8 @@
 """The last word on a plan's speed: its trace again, decided run by run as the session would.
 
 Every run is propagated and lowered over the real memory map, so values that survive in shared bytes
-count, and so do holes, fills and runs in pieces. Times are what calls of such boxes are expected to
-take where operands lie plainly: how they lie in this map may cost a little more.
+count, and so do holes, fills and runs in pieces. Times are what the kernels that runs take are
+expected to, operands lying as they do in this map.
 """
 
 from __future__ import annotations
@@ -53,6 +53,7 @@ class Replayed:
         times_ns: per call, in order.
         instructions: per call, how many it runs.
         decided: how many different situations there were.
+        runs: those that differ, the first of each.
         is_whole: whether the trace was walked to its end.
         cramped: what had to run in pieces although no run is to be cut.
     """
@@ -60,6 +61,7 @@ class Replayed:
     times_ns: tuple[float, ...]
     instructions: tuple[int, ...]
     decided: int
+    runs: tuple[tuple[Spot, tuple[Instruction, ...]], ...]
     is_whole: bool
     cramped: tuple[Spot, ...] = ()
 
@@ -134,11 +136,13 @@ def replay(
 
     walk = Walk(decide, known.states)
     times, counts = list[float](), list[int]()
+    runs: dict[int, tuple[Spot, tuple[Instruction, ...]]] = {}
     for kind, origin in calls[:most]:
         if walk.decided >= MOST_DECIDED or (len(times) > FEWEST and stop()):
             break
         instructions = walk.step(kind, origin)
         times.append(cost(Spot(kind, origin), instructions))
         counts.append(len(instructions))
-    is_whole = len(times) == len(calls)
-    return Replayed(tuple(times), tuple(counts), walk.decided, is_whole, tuple(cramped))
+        runs.setdefault(id(instructions), (Spot(kind, origin), instructions))
+    is_whole, found = len(times) == len(calls), tuple(runs.values())
+    return Replayed(tuple(times), tuple(counts), walk.decided, found, is_whole, tuple(cramped))
