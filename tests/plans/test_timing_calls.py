@@ -19,7 +19,7 @@ from tgbench.plans.decisions import Decisions
 from tgbench.plans.search.effort import Effort, Spending
 from tgbench.plans.search.optimiser import Optimiser
 from tgbench.plans.search.plan_search import TIMING
-from tgbench.programs.choices import Choices
+from tgbench.programs.choices import Called, Choices
 from tgbench.runs.buckets import Bucket
 from tgbench.runs.rules import Rules
 from tgbench.runs.split import WHOLE
@@ -27,12 +27,12 @@ from tgbench.runs.split import WHOLE
 CASE = busy_case(8, ops=12)  # in which the greedy plan is not the best
 STEPS = 32
 PLACES = (4, 4), (0, 8), (8, 2), (5, 5)
-Runs = Sequence[Sequence[Site]]
+Runs = Sequence[Sequence[Called]]
 SLOW_NS = 1e9
 
 
-def calls_of(runs: Iterable[Iterable[Site]]) -> set[Hashable]:
-    return {(site.call, position_free(site)) for run in runs for site in run}
+def calls_of(runs: Iterable[Iterable[Called]]) -> set[Hashable]:
+    return {(site.call, position_free(site)) for run in runs for site, _ in run}
 
 
 @dataclass
@@ -83,7 +83,7 @@ def calls_under(made: Decisions, case: SearchCase = CASE) -> set[Hashable]:
     judge = searching(Timer(), case).judge
     found = judge.candidate(made.retention, made.cut, made.placement, modelled=False)
     assert found is not None
-    return calls_of(judge.sites(found))
+    return calls_of(judge.calls(found))
 
 
 @pytest.fixture(autouse=True)

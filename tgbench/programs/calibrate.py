@@ -23,7 +23,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from itertools import cycle, islice
+from itertools import chain, cycle, islice
 from typing import Any, TypeAlias, TypeVar
 
 import torch
@@ -47,6 +47,7 @@ from tgbench.kernels.numba.chain import in_a_row
 from tgbench.kernels.registry import ARENA, KERNELS, Kernel, Prepared, Site
 from tgbench.kernels.views import Bound
 from tgbench.kernels.waiting import Contention, waiting
+from tgbench.programs.choices import Called
 from tgbench.programs.pool import Pool
 from tgbench.programs.sites import canonical
 
@@ -125,27 +126,28 @@ class Calibrator:
         whole = ((node.call, Box.full(node.shape)) for node in nodes)
         return any(self.costs.time_ns(call, box) >= LEAST_NS for call, box in whole)
 
-    def learn(
-        self, runs: Sequence[Sequence[Site]], seconds: float = SECONDS, *, as_they_lie: bool = False
-    ) -> int:
+    def learn(self, runs: Sequence[Sequence[Site]]) -> int:
         """Time what is not known of the heaviest calls of some runs; returns how many were timed.
 
         What is timed by an interrupt is kept.
-
-        Args:
-            seconds: of turns, before what is left is for the next time.
-            as_they_lie: whether what a call takes with its operands elsewhere tells too little;
-                what turns out to be heavy then is for the next time, too.
         """
         if self.records is None:
             self._look_up({site.call.op.name for sites in runs for site in sites} - self._ops)
-        tasks, timed = heaviest(runs, self.costs, as_they_lie), 0
-        for _ in range(1 if as_they_lie else MOST_ROUNDS):  # what is measured tells what is heavy
+        tasks, timed = heaviest(runs, self.costs), 0
+        for _ in range(MOST_ROUNDS):  # what is measured tells what else is heavy
             if not tasks:
                 break
-            timed += self._time(tasks, seconds)
-            tasks = heaviest(runs, self.costs, as_they_lie)
+            timed += self._time(tasks, SECONDS)
+            tasks = heaviest(runs, self.costs)
         return timed
+
+    def learn_calls(self, runs: Sequence[Sequence[Called]], seconds: float) -> int:
+        """The same of calls that are planned, each by a kernel: as they lie, as what one takes with
+        its operands elsewhere tells too little. Turns end after so many seconds; what is lacking
+        then, or turns out to be heavy, is for the next time.
+        """
+        tasks = heaviest_calls(runs, self.costs)
+        return self._time(tasks, seconds) if tasks else 0
 
     def _time(self, tasks: Sequence[Task], seconds: float) -> int:
         races, contention = list[Race](), Contention()
@@ -309,22 +311,46 @@ def _is_disturbed(device: str, is_contended: bool) -> bool:
 # --- what to time -----------------------------------------------------------------------------
 
 
-def heaviest(
-    runs: Sequence[Sequence[Site]], costs: CostModel, as_they_lie: bool = False
-) -> list[Task]:
+def heaviest(runs: Sequence[Sequence[Site]], costs: CostModel) -> list[Task]:
     """The calls that make up nearly all of some run and of which too little is known."""
+    known = _heaviest([_grouped(sites, costs) for sites in runs])
+    for task in known:
+        task.kernels = _unknown(task.sites[0], costs)
+    return [task for task in known if task.kernels]
+
+
+def heaviest_calls(runs: Sequence[Sequence[Called]], costs: CostModel) -> list[Task]:
+    """The same of calls by kernels, of which it is not known what these take as they lie."""
+    by: dict[str, Kernel] = {}
+    for site, name in chain.from_iterable(runs):
+        for kernel in KERNELS[site.call.op.name]:
+            if kernel.name == name:
+                by[costs.signature(site).text] = kernel
+    grouped = []
+    for calls in runs:
+        tasks, once = _grouped([site for site, _ in calls], costs)
+        taken = {text: costs.of_site(tasks[text].sites[0], by[text]) for text in tasks.keys() & by}
+        grouped.append((tasks, once | taken))
+    known = _heaviest(grouped)
+    for task in known:
+        site, text = task.sites[0], task.signature
+        own = [by[text]] if text in by else []
+        worth = tuple(dict.fromkeys((*own, *rivals(site, costs, costs.competing(site)))))
+        is_known = all(costs.has_timed(text, kernel) for kernel in worth)
+        task.kernels = () if is_known else worth
+    return [task for task in known if task.kernels]
+
+
+def _heaviest(runs: Iterable[tuple[dict[str, Task], dict[str, Estimate]]]) -> list[Task]:
+    """The calls that make up nearly all of some run, those first that take most."""
     found: dict[str, Task] = {}
     weights: dict[str, float] = defaultdict(float)
-    for sites in runs:
-        tasks, once = _grouped(sites, costs)
+    for tasks, once in runs:
         counts = {text: len(task.sites) for text, task in tasks.items()}
         for text in heavy(once, counts):
             found.setdefault(text, tasks[text]).expected_ns = once[text].time_ns
             weights[text] += once[text].time_ns * counts[text]
-    known = [found[text] for text in sorted(found, key=lambda text: -weights[text])]
-    for task in known:
-        task.kernels = _unknown(task.sites[0], costs, as_they_lie)
-    return [task for task in known if task.kernels]
+    return [found[text] for text in sorted(found, key=lambda text: -weights[text])]
 
 
 def heavy(
@@ -355,16 +381,13 @@ def _grouped(
     return tasks, {text: costs.ranked(site)[0][1] for text, site in firsts.items()}
 
 
-def _unknown(site: Site, costs: CostModel, as_they_lie: bool) -> tuple[Kernel, ...]:
+def _unknown(site: Site, costs: CostModel) -> tuple[Kernel, ...]:
     """The kernels to be timed at a site; none where all is measured.
 
     Where there is no choice, what the only one takes is timed all the same: a plan weighs what a
     call takes against the memory that keeping its result does.
     """
     worth = rivals(site, costs, costs.competing(site))
-    if as_they_lie:
-        text = costs.signature(site).text
-        return () if all(costs.has_timed(text, kernel) for kernel in worth) else worth
     return () if costs.are_timed(site, worth) else worth
 
 

@@ -27,7 +27,8 @@ from tgbench.kernels.registry import (
 from tgbench.programs.sites import half_octaves
 from tgbench.runs.rules import Rules
 
-Takes: TypeAlias = Callable[[Site, str], float]  # ns of a kernel of some name
+Called: TypeAlias = "tuple[Site, str]"  # by the kernel of a name
+Takes: TypeAlias = Callable[[Site, str], float]  # ns of that
 
 
 @dataclass(frozen=True)

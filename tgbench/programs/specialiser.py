@@ -54,6 +54,17 @@ class Specialised:
         return tuple(made for _, lowering in self.pieces for made in lowering.instructions)
 
     @property
+    def has_moving_sizes(self) -> bool:
+        """Whether some kernel was chosen where sizes of operands follow the origin."""
+        return any(
+            type(size) is not int
+            for made in self.instructions
+            if made.site is not None
+            for view in made.site.views
+            for size in view.shape
+        )
+
+    @property
     def after(self) -> State:
         """What is there when the last piece is done."""
         return self.pieces[-1][1].after
@@ -198,10 +209,36 @@ class Specialiser:
             except DoesNotFit as error:
                 failure = error
                 continue
+            found = Specialised(tuple(made), frozenset(guards), counts_on)
             if not is_fixed and not way.is_fixed:
                 self.fixed_entries.learn(kind, origin, guards)
-            return Specialised(tuple(made), frozenset(guards), counts_on)
+                if not kind.is_swept and holds_alone(guards, origin) and found.has_moving_sizes:
+                    return (
+                        yield from self._in_numbers(found, held, kind, origin, way, counts_on_all)
+                    )
+            return found
         raise failure
+
+    def _in_numbers(
+        self,
+        found: Specialised,
+        held: State,
+        kind: BucketClass,
+        origin: tuple[int, ...],
+        way: Way,
+        counts_on_all: bool,
+    ) -> Pausing[Specialised]:
+        """A run that turned out to be right here alone, for numbers, if that fits: where sizes move
+        fewer kernels take a call, and often not the quickest, and here they do so in vain.
+        """
+        try:
+            with record(origin) as guards:
+                made, counts_on = yield from self._lowering(
+                    held, kind, origin, way, True, counts_on_all
+                )
+        except DoesNotFit:
+            return found
+        return Specialised(tuple(made), frozenset(guards), counts_on)
 
     def deciding(
         self, held: State, kind: BucketClass, origin: tuple[int, ...]

@@ -28,7 +28,6 @@ from tgbench.base.words import counted, format_bytes, format_time, listed
 from tgbench.costs.model import CostModel
 from tgbench.costs.nearby import Nearby
 from tgbench.graph.graph import Graph
-from tgbench.kernels.registry import Site
 from tgbench.memory.arena import Arena, Seat
 from tgbench.memory.estimate import parse_bytes, total_bytes
 from tgbench.memory.placement import Placement
@@ -52,7 +51,7 @@ from tgbench.plans.search.chain import Submits
 from tgbench.plans.search.effort import Effort, Mode
 from tgbench.plans.search.optimiser import Optimiser
 from tgbench.programs.calibrate import Calibrator
-from tgbench.programs.choices import Choices
+from tgbench.programs.choices import Called, Choices
 from tgbench.programs.exact.findings import Exactness
 from tgbench.programs.pool import Pool
 from tgbench.programs.program import Program
@@ -465,10 +464,10 @@ class Planning:
             likely=self._may_come, learn=None if self.calibrator is None else self._learns,
         )  # fmt: skip
 
-    def _learns(self, runs: Sequence[Sequence[Site]], seconds: float) -> bool:
+    def _learns(self, runs: Sequence[Sequence[Called]], seconds: float) -> bool:
         """Time the calls of a plan that may be put in force, as they lie; whether any were."""
         assert self.calibrator is not None
-        return self.calibrator.learn(runs, seconds, as_they_lie=True) > 0
+        return self.calibrator.learn_calls(runs, seconds) > 0
 
     def task(self, happened: Iterable[Bucket], start: Plan | None) -> SearchTask:
         """The same search, as what a process of its own is given."""

@@ -32,7 +32,7 @@ from tgbench.plans.retention.workload import Workload
 from tgbench.plans.scenarios import Scenario
 from tgbench.plans.search.replay import Misfit, Replayed, replay
 from tgbench.programs.appraising import Appraisals
-from tgbench.programs.choices import Choices
+from tgbench.programs.choices import Called, Choices
 from tgbench.programs.lowering import SLIDE
 from tgbench.programs.program import Instruction, site_at
 from tgbench.runs.buckets import BucketClass, Spot
@@ -142,10 +142,12 @@ class Judge:
 
     # --- what calls take ---
 
-    def sites(self, found: Candidate) -> list[list[Site]]:
-        """Of each run of a trace that differs, its calls as they lie, over their own weights."""
+    def calls(self, found: Candidate) -> list[list[Called]]:
+        """Of each run of a trace that differs, its calls as they lie, over their own weights, and
+        by whom.
+        """
         return [
-            [self._over_weights(one, origin) for one in made if one.site is not None]
+            [(self._over_weights(one, origin), one.kernel) for one in made if one.site is not None]
             for (_, origin), made in found.replayed.runs
         ]
 

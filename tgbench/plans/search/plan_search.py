@@ -18,7 +18,6 @@ from tgbench.base.errors import BudgetError, PlanError
 from tgbench.base.stopping import StopReason
 from tgbench.base.words import format_time
 from tgbench.graph.graph import Node
-from tgbench.kernels.registry import Site
 from tgbench.plans.decisions import Decisions, SearchRecord
 from tgbench.plans.plan import Plan
 from tgbench.plans.retention.exact import IntegerProgram
@@ -34,6 +33,7 @@ from tgbench.plans.search.incumbent import Incumbent
 from tgbench.plans.search.judge import Candidate, Judge, is_alike
 from tgbench.plans.search.layouts import SAMPLED, Layouts
 from tgbench.plans.search.rounds import Neighbourhood, Rounds, in_turn
+from tgbench.programs.choices import Called
 from tgbench.runs.split import Cut
 
 CLOSE = 1e-4  # a gap that counts as none
@@ -56,7 +56,7 @@ class LaidOut:
 
 
 Looked: TypeAlias = "LaidOut | Neighbourhood"
-Learn: TypeAlias = Callable[[Sequence[Sequence[Site]], float], bool]
+Learn: TypeAlias = Callable[[Sequence[Sequence[Called]], float], bool]
 
 
 @dataclass(eq=False)
@@ -341,7 +341,7 @@ class PlanSearch:
             return False
         began_s = spending.gone_s
         left_s = TIMING * (spending.gone_s + spending.left_s) - self._timing_s
-        has_learnt = left_s > 0 and learn(self.judge.sites(found), left_s)
+        has_learnt = left_s > 0 and learn(self.judge.calls(found), left_s)
         self._timing_s += spending.gone_s - began_s
         if has_learnt:
             self.judge.know_anew()
