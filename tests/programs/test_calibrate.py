@@ -659,6 +659,35 @@ def test_a_row_says_what_one_call_takes(monkeypatch: pytest.MonkeyPatch) -> None
     assert one.call(task.kernels[0].name) == 500
 
 
+@pytest.mark.parametrize("room", [1 << 10, 1 << 30])
+def test_calls_in_a_row_find_weights_where_a_run_does(
+    room: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Copies of them where the second cache does not hold all; nobody keeps those afterwards."""
+    monkeypatch.setattr(calibrate, "cache_bytes", lambda level: room)
+    run = session(layers(), calibrate=False)
+    one_row(run)
+    planner = run.planning.planner(run.scheduled)
+    task = heaviest(planner.survey(planner.scenarios(run.planning.classes)), run.costs)[0]
+    task.expected_ns, task.sites = calibrate.ROW_NS / 8, task.sites[:1]
+    one = Race(task, run.pool, "cpu")
+    copies = {name for name, _ in one._buffers if "copy" in str(name)}
+    assert bool(copies) == (room == 1 << 10)
+    for kernel in task.kernels:
+        one.bind(kernel)
+        for turn in range(3):
+            one.take_turn(kernel.name, counts=turn > 0)
+    assert not one.failures
+    for (name, dtype), tensor in one._buffers.items():
+        if name in copies:
+            own = run.pool.buffers[name.partition(",")[0], dtype]
+            assert torch.equal(tensor, own)
+            assert tensor.data_ptr() != own.data_ptr()
+    calibrator = calibrate.Calibrator(run.pool, run.costs, None, "cpu", None)
+    calibrator._hold(one)
+    assert not any("copy" in str(one.view.buffer) for one in run.pool._prepared)
+
+
 def test_what_is_timed_carries_the_run() -> None:
     """The calls that are left out make up less than a fiftieth of every run, or are short."""
     run = session(layers(), calibrate=False)

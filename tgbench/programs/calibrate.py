@@ -30,7 +30,13 @@ import torch
 from tqdm import tqdm
 
 from tgbench.base.errors import RecordsError, RecordsWarning
-from tgbench.base.machine import Machine, computes_alone, last_cache_bytes, usable_cores
+from tgbench.base.machine import (
+    Machine,
+    cache_bytes,
+    computes_alone,
+    last_cache_bytes,
+    usable_cores,
+)
 from tgbench.base.memo import Latest
 from tgbench.base.regions import Box
 from tgbench.base.safetensors import TORCH_DTYPES
@@ -65,6 +71,7 @@ MOST_ROUNDS = 3
 MOST_EQUAL = 24  # of equal layers that turns go over
 MOST_DOUBTFUL = 1_000
 Key = TypeVar("Key")
+Weight: TypeAlias = "tuple[Any, str]"  # a buffer, and as what dtype it is seen
 Progress: TypeAlias = "Callable[[str], None]"
 
 
@@ -270,7 +277,9 @@ class Calibrator:
         """Programs will want what the kernel prepared that is chosen now."""
         chosen = next((k.name for k in self.costs.kernels(one.task.sites[0])), "")
         if one.times.get(chosen):
-            self.pool.keep(one.prepared[chosen])
+            names = {name for name, _ in one.weights}
+            made = one.prepared[chosen].items()
+            self.pool.keep({want: found for want, found in made if want.view.buffer in names})
             tell(STEPS, lambda: f"{chosen} is taken for {one.task}")
 
 
@@ -470,11 +479,27 @@ class Race(Score):
         self._sites = [_with_weights(apart, site) for site in task.sites[:MOST_EQUAL]]
         self.weights = _weights(self._sites, pool)
         self.prepared: dict[str, dict[Prepared, Any]] = {k.name: {} for k in task.kernels}
-        self._buffers = pool.buffers | _operands(self._sites[0], device)
+        self._turn, self._count = 0, task.in_a_row if device == "cpu" else 1
+        self._buffers = pool.buffers | _operands(self._sites[0], device) | self._copied(pool)
         _touch(self.weights.values())
         self._calls: dict[str, list[Bound]] = {}
         self._clock = clock_of(device)
-        self._turn, self._count = 0, task.in_a_row if device == "cpu" else 1
+
+    def _copied(self, pool: Pool) -> dict[Weight, torch.Tensor]:
+        """Copies of weights for calls in a row, too many for the second cache together, where all
+        weights of the graph are: a run finds none of them there.
+        """
+        own = sum(tensor.nbytes for tensor in self.weights.values())
+        room, every = cache_bytes(2), sum(tensor.nbytes for tensor in pool.buffers.values())
+        if self._count == 1 or not own or every <= room:
+            return {}
+        rounds = min(-(-room // own), -(-self._count // len(self._sites)) - 1)
+        sites, found = list(self._sites), dict[Weight, torch.Tensor]()
+        for k in range(rounds):
+            names = {key: (f"{key[0]}, copy {k}", key[1]) for key in self.weights}
+            self._sites += [_over(names, site) for site in sites]
+            found |= {names[key]: tensor.clone() for key, tensor in self.weights.items()}
+        return found
 
     def bind(self, kernel: Kernel) -> None:
         """Compile or load a kernel, and prepare weights for it: nothing of that is timed."""
@@ -556,7 +581,16 @@ def rest_of(races: Sequence[Race], pool: Pool) -> list[torch.Tensor]:
     return found
 
 
-def _weights(sites: Sequence[Site], pool: Pool) -> dict[tuple[Any, str], torch.Tensor]:
+def _over(names: Mapping[Weight, Weight], site: Site) -> Site:
+    """A site over other weights of the same sizes."""
+    ins = tuple(
+        view and replace(view, buffer=names.get((view.buffer, view.dtype), (view.buffer, ""))[0])
+        for view in site.ins
+    )
+    return replace(site, ins=ins, posts=tuple([_over(names, post) for post in site.posts]))
+
+
+def _weights(sites: Sequence[Site], pool: Pool) -> dict[Weight, torch.Tensor]:
     """What never changes and is read at some sites."""
     keys = {(view.buffer, view.dtype): None for site in sites for view in site.read}
     return {key: pool.buffers[key] for key in keys if key in pool.buffers}
