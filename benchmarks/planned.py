@@ -230,13 +230,15 @@ def _plans(session: GraphSession, seconds: float) -> dict[str, Plan]:
 
 
 def replayed_ns(session: GraphSession, plan: Plan) -> float | None:
-    """What the whole trace takes under a plan, by what is known of kernels now: a search in a hurry
-    replays as much of it as there is time for. None where runs are served as larger ones.
+    """What the whole trace takes under a plan, as online policies are judged, whose values lie
+    nowhere: every call as where operands lie plainly, by what is known of kernels now. None where
+    runs are served as larger ones.
     """
     judge = session.planning.task(session.runner.happened, None).optimiser().judge
     made = plan.placement_for(judge.scheduled.graph, session.device)
     with judge.rules.allowance.raised(REMEMBERED_BYTES), lasting():
         judge = judge.over(made.scheduled)
+        judge.planner.choices.takes = None
         retention = told_anew(made, judge.workload)
         found = judge.candidate(retention, made.cut, made.placement, modelled=False)
     return None if found is None else found.time_ns
