@@ -486,14 +486,14 @@ class Race(Score):
         self._clock = clock_of(device)
 
     def _copied(self, pool: Pool) -> dict[Weight, torch.Tensor]:
-        """Copies of weights for calls in a row, too many for the second cache together, where all
-        weights of the graph are: a run finds none of them there.
+        """Copies of weights for calls in a row, which the second cache does not hold together, where
+        it does not hold all weights of the graph: a run finds none of them there.
         """
         own = sum(tensor.nbytes for tensor in self.weights.values())
         room, every = cache_bytes(2), sum(tensor.nbytes for tensor in pool.buffers.values())
         if self._count == 1 or not own or every <= room:
             return {}
-        rounds = min(-(-room // own), -(-self._count // len(self._sites)) - 1)
+        rounds = min(-(-room // own), -(-self._count // len(self._sites))) - 1
         sites, found = list(self._sites), dict[Weight, torch.Tensor]()
         for k in range(rounds):
             names = {key: (f"{key[0]}, copy {k}", key[1]) for key in self.weights}
