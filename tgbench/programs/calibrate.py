@@ -486,8 +486,8 @@ class Race(Score):
         self._clock = clock_of(device)
 
     def _copied(self, pool: Pool) -> dict[Weight, torch.Tensor]:
-        """Copies of weights for calls in a row, which the second cache does not hold together, where
-        it does not hold all weights of the graph: a run finds none of them there.
+        """Copies of weights for calls in a row, more than the second cache holds, where it does not
+        hold all weights of the graph: a run finds none of them there.
         """
         own = sum(tensor.nbytes for tensor in self.weights.values())
         room, every = cache_bytes(2), sum(tensor.nbytes for tensor in pool.buffers.values())
