@@ -19,7 +19,7 @@ from tgbench.base.sweeps import is_free
 from tgbench.graph.graph import Node
 from tgbench.kernels.registry import Ranking, candidates
 from tgbench.memory.placement import Placement
-from tgbench.memory.storage import ScheduledGraph
+from tgbench.memory.storage import IMAGE_RANK, ScheduledGraph
 from tgbench.programs.held import Held, State
 from tgbench.programs.lowering import DoesNotFit, Lowerer, Lowering, Unreadable
 from tgbench.programs.program import Instruction
@@ -212,12 +212,27 @@ class Specialiser:
             found = Specialised(tuple(made), frozenset(guards), counts_on)
             if not is_fixed and not way.is_fixed:
                 self.fixed_entries.learn(kind, origin, guards)
-                if not kind.is_swept and holds_alone(guards, origin) and found.has_moving_sizes:
+                if self._moves_in_vain(found, kind, origin):
                     return (
                         yield from self._in_numbers(found, held, kind, origin, way, counts_on_all)
                     )
             return found
         raise failure
+
+    def _moves_in_vain(
+        self, found: Specialised, kind: BucketClass, origin: tuple[int, ...]
+    ) -> bool:
+        """Whether sizes follow an origin in a run that is right here alone, and what it leaves may
+        be said in numbers: of images most is. In texts the next run begins with it elsewhere.
+        """
+        is_alone = not kind.is_swept and holds_alone(found.guards, origin)
+        return is_alone and self._is_of_images and found.has_moving_sizes
+
+    @cached_property
+    def _is_of_images(self) -> bool:
+        """Whether windows slide along two dimensions or more: along one, it may be a text."""
+        nodes = (node for node in self.scheduled.graph.nodes if not node.is_leaf)
+        return any(n.call.op.on_images and len(n.shape) >= IMAGE_RANK for n in nodes)
 
     def _in_numbers(
         self,
