@@ -276,7 +276,7 @@ class Stopwatch:
 def machine() -> dict[str, Any]:
     """What the times depend on."""
     return {
-        "processor": processor_name(),
+        "processor": processor_name("cpu family", "model"),  # of one name there are many kinds
         "instructions": torch.backends.cpu.get_cpu_capability(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
@@ -426,8 +426,8 @@ def _told(to: Any, measure: Callable[[], Mapping[str, Any]]) -> None:
 def kind_of(machine: Mapping[str, Any]) -> str:
     """A name for machines of one kind, for folders.
 
-    >>> kind_of({"processor": "Intel(R) Xeon(R) Processor", "instructions": "AVX512"})
-    'intel-r-xeon-r-processor-avx512'
+    >>> kind_of({"processor": "AMD EPYC, cpu family 26, model 2", "instructions": "AVX512"})
+    'amd-epyc-cpu-family-26-model-2-avx512'
     """
     words = f"{machine['processor']} {machine.get('instructions', '')}".lower()
     return "-".join(re.findall("[a-z0-9]+", words))

@@ -114,15 +114,20 @@ def last_cache_bytes() -> int:
     return max(map(cache_bytes, (2, 3, 4))) or 32 << 20
 
 
-def processor_name() -> str:
-    """What the CPU calls itself."""
-    return _told().get("model name") or platform.processor() or platform.machine()
+def processor_name(*numbers: str) -> str:
+    """What the CPU calls itself, and of some of its numbers those that are known.
+
+    Args:
+        numbers: as Linux names them: "cpu family", "model", "stepping".
+    """
+    told = _told()
+    name = told.get("model name") or platform.processor() or platform.machine()
+    return ", ".join([name, *(f"{key} {told[key]}" for key in numbers if key in told)])
 
 
 def _cpu() -> tuple[str, str]:
-    told = _told()
-    numbers = [f"{key} {told[key]}" for key in ("cpu family", "model", "stepping") if key in told]
-    return ", ".join([processor_name(), *numbers]), torch.backends.cpu.get_cpu_capability()
+    name = processor_name("cpu family", "model", "stepping")
+    return name, torch.backends.cpu.get_cpu_capability()
 
 
 @cache

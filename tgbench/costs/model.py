@@ -40,13 +40,13 @@ from tgbench.costs.signature import (
 from tgbench.graph.graph import Node
 from tgbench.graph.op_table import Call
 from tgbench.kernels.registry import (
-    KERNELS,
     OUT,
     Kernel,
     Site,
     View,
     apart,
     candidates,
+    known_as,
     lays_out,
     prepared_inputs,
 )
@@ -258,14 +258,14 @@ class CostModel:
         `estimate`: it is another one than there, or was timed with operands lying so, and differs
         by more than two moments do. Else 0, as that says it all.
         """
+        if (one := known_as(site.call.op.name, kernel)) is None:
+            return 0.0
         plain = [self.estimate(each.call, each.out_box) for each in apart(site)]
-        for one in KERNELS.get(site.call.op.name, ()):
-            if one.name == kernel:
-                is_other = not site.posts and kernel != plain[0].kernel
-                if is_other or self.has_timed(self.signature(site).text, one):
-                    found = self.of_site(site, one)
-                    return found.time_ns if _is_slower(found, plain) else 0.0
-        return 0.0
+        is_other = not site.posts and kernel != plain[0].kernel
+        if not is_other and not self.has_timed(self.signature(site).text, one):
+            return 0.0
+        found = self.of_site(site, one)
+        return found.time_ns if _is_slower(found, plain) else 0.0
 
     def _told(self, site: Site, kernel: Kernel, alike: Hashable) -> Estimate:
         return self._sites.get((kernel.name, alike), self._of_site, site, kernel, alike)

@@ -360,11 +360,15 @@ def register(kernel: Kernel) -> Kernel:
     return kernel
 
 
+def known_as(op: str, name: str) -> Kernel | None:
+    """A kernel of the table; None for one that is not there."""
+    return next((kernel for kernel in KERNELS.get(op, ()) if kernel.name == name), None)
+
+
 def kernel_named(op: str, name: str) -> Kernel:
     """A kernel of the table; raises KernelError for one that is not there."""
-    for kernel in KERNELS.get(op, ()):
-        if kernel.name == name:
-            return kernel
+    if (kernel := known_as(op, name)) is not None:
+        return kernel
     raise KernelError(f"{op}: kernel {name!r} is gone; register it, or make the session anew")
 
 

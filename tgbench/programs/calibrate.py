@@ -50,7 +50,7 @@ from tgbench.graph.graph import Node
 from tgbench.graph.op_table import FLOATS
 from tgbench.kernels.binding import bound
 from tgbench.kernels.numba.chain import in_a_row
-from tgbench.kernels.registry import ARENA, KERNELS, Kernel, Prepared, Site
+from tgbench.kernels.registry import ARENA, KERNELS, Kernel, Prepared, Site, known_as
 from tgbench.kernels.views import Bound
 from tgbench.kernels.waiting import Contention, waiting
 from tgbench.programs.choices import Called
@@ -332,9 +332,8 @@ def heaviest_calls(runs: Sequence[Sequence[Called]], costs: CostModel) -> list[T
     """The same of calls by kernels, of which it is not known what these take as they lie."""
     by: dict[str, Kernel] = {}
     for site, name in chain.from_iterable(runs):
-        for kernel in KERNELS[site.call.op.name]:
-            if kernel.name == name:
-                by[costs.signature(site).text] = kernel
+        if (kernel := known_as(site.call.op.name, name)) is not None:
+            by[costs.signature(site).text] = kernel
     grouped = []
     for calls in runs:
         tasks, once = _grouped([site for site, _ in calls], costs)
