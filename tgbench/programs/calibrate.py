@@ -322,10 +322,15 @@ def _is_disturbed(device: str, is_contended: bool) -> bool:
 
 def heaviest(runs: Sequence[Sequence[Site]], costs: CostModel) -> list[Task]:
     """The calls that make up nearly all of some run and of which too little is known."""
-    known = _heaviest([_grouped(sites, costs) for sites in runs])
-    for task in known:
-        task.kernels = _unknown(task.sites[0], costs)
-    return [task for task in known if task.kernels]
+
+    def unknown(task: Task) -> tuple[Kernel, ...]:
+        """Where there is no choice, what the only one takes is timed all the same: a plan weighs
+        what a call takes against the memory that keeping its result does.
+        """
+        worth = rivals(task.sites[0], costs, costs.competing(task.sites[0]))
+        return () if costs.are_timed(task.sites[0], worth) else worth
+
+    return _to_be_timed([_grouped(sites, costs) for sites in runs], unknown)
 
 
 def heaviest_calls(runs: Sequence[Sequence[Called]], costs: CostModel) -> list[Task]:
@@ -339,18 +344,23 @@ def heaviest_calls(runs: Sequence[Sequence[Called]], costs: CostModel) -> list[T
         tasks, once = _grouped([site for site, _ in calls], costs)
         taken = {text: costs.of_site(tasks[text].sites[0], by[text]) for text in tasks.keys() & by}
         grouped.append((tasks, once | taken))
-    known = _heaviest(grouped)
-    for task in known:
+
+    def unknown(task: Task) -> tuple[Kernel, ...]:
         site, text = task.sites[0], task.signature
         own = [by[text]] if text in by else []
         worth = tuple(dict.fromkeys((*own, *rivals(site, costs, costs.competing(site)))))
-        is_known = all(costs.has_timed(text, kernel) for kernel in worth)
-        task.kernels = () if is_known else worth
-    return [task for task in known if task.kernels]
+        return () if all(costs.has_timed(text, kernel) for kernel in worth) else worth
+
+    return _to_be_timed(grouped, unknown)
 
 
-def _heaviest(runs: Iterable[tuple[dict[str, Task], dict[str, Estimate]]]) -> list[Task]:
-    """The calls that make up nearly all of some run, those first that take most."""
+def _to_be_timed(
+    runs: Iterable[tuple[dict[str, Task], dict[str, Estimate]]],
+    unknown: Callable[[Task], tuple[Kernel, ...]],
+) -> list[Task]:
+    """The calls that make up nearly all of some run and have kernels of which too little is known,
+    those first that take most.
+    """
     found: dict[str, Task] = {}
     weights: dict[str, float] = defaultdict(float)
     for tasks, once in runs:
@@ -358,7 +368,10 @@ def _heaviest(runs: Iterable[tuple[dict[str, Task], dict[str, Estimate]]]) -> li
         for text in heavy(once, counts):
             found.setdefault(text, tasks[text]).expected_ns = once[text].time_ns
             weights[text] += once[text].time_ns * counts[text]
-    return [found[text] for text in sorted(found, key=lambda text: -weights[text])]
+    for task in found.values():
+        task.kernels = unknown(task)
+    open_ones = [text for text, task in found.items() if task.kernels]
+    return [found[text] for text in sorted(open_ones, key=lambda text: -weights[text])]
 
 
 def heavy(
@@ -387,16 +400,6 @@ def _grouped(
         tasks.setdefault(text, Task(text)).sites.append(site)
     firsts = {text: task.sites[0] for text, task in tasks.items()}
     return tasks, {text: costs.ranked(site)[0][1] for text, site in firsts.items()}
-
-
-def _unknown(site: Site, costs: CostModel) -> tuple[Kernel, ...]:
-    """The kernels to be timed at a site; none where all is measured.
-
-    Where there is no choice, what the only one takes is timed all the same: a plan weighs what a
-    call takes against the memory that keeping its result does.
-    """
-    worth = rivals(site, costs, costs.competing(site))
-    return () if costs.are_timed(site, worth) else worth
 
 
 def rivals(site: Site, costs: CostModel, kernels: Iterable[Kernel]) -> tuple[Kernel, ...]:

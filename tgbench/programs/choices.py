@@ -12,6 +12,7 @@ from tgbench.base.errors import ExactnessError, KernelError
 from tgbench.base.regions import Region
 from tgbench.base.sweeps import is_free
 from tgbench.base.words import shorten
+from tgbench.costs.model import CostModel
 from tgbench.kernels.copied import of_tiling
 from tgbench.kernels.registry import (
     KERNELS,
@@ -81,6 +82,11 @@ class Choices:
         self.takes = takes
         self._next = count()  # no number comes twice
         self.forget()
+
+    @staticmethod
+    def by(costs: CostModel) -> Choices:
+        """As a cost model ranks kernels, and times them where operands lie otherwise."""
+        return Choices(costs.rules, costs.kernels, costs.takes_ns)
 
     def forget(self) -> None:
         """More is known of what kernels take: they are ranked anew."""

@@ -362,7 +362,7 @@ class Planning:
     @property
     def choices(self) -> Choices:
         """Kernels by what this session knows of times, as searches choose them."""
-        return Choices(self.rules, self.costs.kernels, self.costs.takes_ns)
+        return Choices.by(self.costs)
 
     def calibrate(self, planner: Planner, happened: Iterable[Bucket] = ()) -> None:
         """Time what counts in the runs of the classes at hand, in those that may come, and in the

@@ -121,7 +121,7 @@ class Ground:
         workload = Workload.of(made.scheduled, costs.rules, buckets)
         return Judge(
             made.scheduled, costs.rules, workload, costs.time_ns, self.plan.device,
-            classes=made.classes, choices=Choices(costs.rules, costs.kernels, costs.takes_ns),
+            classes=made.classes, choices=Choices.by(costs),
         )  # fmt: skip
 
     def over(self, scheduled: ScheduledGraph) -> Judge:

@@ -112,7 +112,7 @@ class SearchTask:
         workload = Workload.of(scheduled, rules, self.buckets)
         return Optimiser(
             scheduled, rules, workload, self.budget_bytes, costs.time_ns, self.device,
-            classes=classes, choices=Choices(rules, costs.kernels, costs.takes_ns), **more,
+            classes=classes, choices=Choices.by(costs), **more,
         )  # fmt: skip
 
     def _tilings_of(self, nodes: Mapping[str, Node]) -> dict[Call, Tiling] | None:
