@@ -442,6 +442,16 @@ def steady(start: Coord, stop: Coord, size: int) -> tuple[Coord, Coord]:
     return (start, stop) if begins is None else (begins, begins + longest)
 
 
+def largest(coord: Coord) -> Coord:
+    """The largest number at any place of a sweep; of what is not swept, the coordinate itself.
+
+    >>> largest(smaller(swept_symbol(0, 6) // 2, 2))
+    2
+    """
+    spread = _spread(coord)
+    return coord if spread is None else spread[1]
+
+
 def same(a: Coord, b: Coord) -> bool:
     """Whether two coordinates are the same number here (guarded, unlike `==`)."""
     if type(a) is int and type(b) is int:

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from heapq import nsmallest
 from itertools import chain, combinations
+from operator import itemgetter
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -40,6 +41,7 @@ from tgbench.costs.signature import (
 from tgbench.graph.graph import Node
 from tgbench.graph.op_table import Call
 from tgbench.kernels.registry import (
+    KERNELS,
     OUT,
     Kernel,
     Site,
@@ -68,6 +70,7 @@ UNCERTAIN = 0.5  # relative spread where nothing is known of it
 SCALED = 0.25  # where one measurement says what a kernel's own model is off by
 CODE_NS = 250_000.0  # that a library makes code for a size in, about: 150,000 to 450,000 were timed
 SOME = 16  # runs, of which one is of a size that there was none of
+ONE_SIZE = 1.1  # times as long as a whole call takes by code for one size: parts take longer by it
 SENTINEL_NS = 1e11  # kernels that are only ever a last resort put such a cost into their model
 
 
@@ -310,6 +313,12 @@ class CostModel:
         layout = self._layouts.get(site.call, self._layout, site.call)
         return candidates(site, self.asked, layout)
 
+    def serves_any_size(self, call: Call) -> bool:
+        """Whether a call's weights are laid out for kernels without code of each size."""
+        layout = self._layouts.get(call, self._layout, call)
+        known = KERNELS.get(call.op.name, ())
+        return bool(layout) and not any(k.by_size for k in known if k.layout == layout)
+
     def competing(self, site: Site) -> list[Kernel]:
         """The same, and at a whole call all who might lay its weights out: that decides it."""
         if site.posts or site.out_box != Box.full(site.call.out.shape):
@@ -317,8 +326,10 @@ class CostModel:
         return candidates(site, self.asked)
 
     def _layout(self, call: Call) -> str:
-        """The one by which the whole call is expected to take least, where one run of some needs
-        code for another size.
+        """The one by which the whole call is expected to take least. Code for one size has to be
+        ahead by a tenth, as one run of some needs code for another: parts of 1 × 1 and 3 × 3
+        convolutions take 1.2 to 2 times as long by it where whole ones are level, and a program for
+        any place of an image computes as much at each place as at the worst one.
         """
         if not lays_out(call, self.device):
             return ""
@@ -326,8 +337,11 @@ class CostModel:
             site = self.site(call, Box.full(call.out.shape))
             known = [k for k in candidates(site, self.asked) if k.layout]
             found = [(k, self.of_site(site, k)) for k in known if not self.has_failed(site, k)]
-        takes_ns = [(_cautious_ns(one) + CODE_NS / SOME * k.by_size, k.layout) for k, one in found]
-        return min(takes_ns, default=(0.0, ""))[1]
+        takes_ns = [
+            (_cautious_ns(one) * (ONE_SIZE if k.by_size else 1.0) + CODE_NS / SOME * k.by_size, k)
+            for k, one in found
+        ]
+        return min(takes_ns, key=itemgetter(0))[1].layout if takes_ns else ""
 
     def ranked(self, site: Site) -> list[tuple[Kernel, Estimate]]:
         """Every kernel that takes a site, the expected fastest first.

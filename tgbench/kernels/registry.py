@@ -18,7 +18,7 @@ from enum import Enum
 from itertools import pairwise
 from typing import Any, TypeAlias, TypeVar, TypeVarTuple
 
-from tgbench.base.coords import Coord, same, value_of
+from tgbench.base.coords import Coord, moves_freely, same, value_of
 from tgbench.base.errors import KernelError
 from tgbench.base.known import ConstantData, SparsityPattern
 from tgbench.base.memo import Memo, once_each, outlives
@@ -392,10 +392,14 @@ def candidates(site: Site, asked: Collection[str] = (), layout: str = "") -> lis
         layout: that the call's weights have: who lays them out in another way is not asked, unless
             nobody else takes the site. "" for none.
     """
+    is_of_any_size = any(map(moves_freely, site.out.shape))
     known = [
         k
         for k in KERNELS.get(site.call.op.name, ())
-        if k.threads != TEAM and k.is_there and (not k.is_asked or k.name in asked)
+        if k.threads != TEAM
+        and k.is_there
+        and not (k.by_size and is_of_any_size)
+        and (not k.is_asked or k.name in asked)
     ]
     suiting = [k for k in known if k.layout in ("", layout)] if layout else known
     found = [k for k in suiting if k.takes(site)]

@@ -17,6 +17,7 @@ is then as dirty as its tile, for its last bits may follow from its neighbours' 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -168,6 +169,7 @@ class Propagator:
         self._ends = graph.ends
         self._over: dict[Node, list[tuple[int, Node]]] = {}
         self._read_bases: dict[Node, list[tuple[int, Node]]] = {}
+        self._read_by = Counter(parent for node in graph.nodes for parent in node.inputs)
         self._depended_on = rules.allowance.memo(MOST_FELT)
 
     def felt(
@@ -210,7 +212,7 @@ class Propagator:
         rules, views = self.rules.dirty, self.storage.views
         for node in self.schedule:
             parents = tuple([dirty.get(parent, EMPTY) for parent in node.inputs])
-            region = steadied(rules(node.call, parents), node.shape)
+            region = rules(node.call, parents)
             if node not in views:
                 region = self.rules.rounded(node.call, region)
             if region.boxes:
@@ -345,8 +347,8 @@ class Propagator:
         return found
 
     def _anywhere(self, node: Node, region: Region, there: Left) -> NodePart:
-        """The same in a sweep: as large a box wherever it stands, and all that is dirty, so that
-        what is there afterwards does not depend on where it stood.
+        """The same in a sweep: all that is dirty, so that what is there afterwards does not depend
+        on where it stood; as large a box wherever that is, where code is for one size.
         """
         rules, reused = self.rules, EMPTY
         if there.valid.boxes:
@@ -356,8 +358,20 @@ class Propagator:
             if node in self.storage.lasting:
                 reused, region = region, together(missing, there.dirty)
         region = widened(node.call, less_known(node.call, region))
-        region = steadied(region, node.shape)
+        if self._is_for_one_size(node):
+            region = steadied(region, node.shape)
         return NodePart(region, reused, rules.needed(node.call, region))
+
+    def _is_for_one_size(self, node: Node) -> bool:
+        """Whether code of a product is for one size, or of one that this may be a part of."""
+        op = node.call.op
+        if op.multiplies:
+            return not self.rules.serves_any_size(node.call)
+        before = [node.inputs[i] for i in op.aligned]
+        return any(
+            self._read_by[one] == 1 and not one.is_leaf and self._is_for_one_size(one)
+            for one in before
+        )
 
     def _filled(
         self,

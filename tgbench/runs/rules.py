@@ -12,7 +12,7 @@ answer are replayed (`coords.Memo`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from tgbench.base.memo import Allowance
@@ -33,6 +33,9 @@ class Rules:
         tilings: of calls whose elements are computed in tiles; none of the others are.
         unpacked: calls whose weights are read as they lie, by kernels that want no other layout.
         allowance: of bytes for what is remembered, here and by all who follow these rules.
+
+    Fields:
+        serves_any_size: whether weights of a call lie so that the same code serves any size.
     """
 
     def __init__(
@@ -51,6 +54,7 @@ class Rules:
         self._lacking, self._joined, self._rounded = memo(), memo(), memo()
         self.touched, self.seen = memo(), memo()  # by computing nodes of a schedule
         self.covered = memo()  # what is computed of a region of numbers
+        self.serves_any_size: Callable[[Call], bool] = lambda call: False
 
     def rounded(self, call: Call, region: Region) -> Region:
         """The tiles of a call that a region touches; the region itself where it has no tiling."""

@@ -181,6 +181,8 @@ class Knowledge:
             known if times is None else times, device, streams=streams(pool.parameter_bytes),
             rules=rules, asked=frozenset(map(load, kernels)),
         )  # fmt: skip
+        if not exact:  # tiles have one size
+            rules.serves_any_size = costs.serves_any_size
         can_time = calibrate and not exact
         calibrator = Calibrator(pool, costs, known, device, progress) if can_time else None
         return Knowledge(found, rules, costs, calibrator)

@@ -27,7 +27,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tgbench.base.coords import Coord, same, value_of
+from tgbench.base.coords import Coord, largest, same, value_of
 from tgbench.graph.op_table import ITEMSIZE
 from tgbench.kernels.numba.points import as_image, both
 from tgbench.kernels.numba.rows import SINGLE, STREAM, compiled, heads_alike, span
@@ -121,7 +121,7 @@ class Image:
         """Of x, and what windows reach over: as many wherever it stands."""
         found: Coord = self.depth * self.x.shape[0]
         for size, (low, high) in zip(self.x.shape[2:], self.over, strict=True):
-            found = found * (size + low + high)
+            found = found * largest(size + low + high)
         return found
 
     @property
