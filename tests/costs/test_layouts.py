@@ -14,7 +14,7 @@ import pytest
 import tgbench.graph.ops as ops
 from tgbench.base.machine import Machine
 from tgbench.base.regions import Box
-from tgbench.costs.model import CODE_NS, SOME, CostModel
+from tgbench.costs.model import CODE_NS, ONE_SIZE, SOME, CostModel
 from tgbench.costs.records import Record, Records
 from tgbench.costs.signature import Signature, source_hash
 from tgbench.graph.graph import Graph, GraphBuilder, Node
@@ -68,12 +68,18 @@ def names(found: Iterable[Kernel]) -> set[str]:
 
 @pytest.mark.parametrize(
     ("panels_ns", "library_ns", "expected"),
-    [(1e5, 2e5, "panels"), (9e5, 8e5, "library"), (1e5, 1e5 - CODE_NS / SOME / 2, "panels")],
+    [
+        (1e5, 2e5, "panels"),
+        (9e5, 8e5, "library"),
+        (1e5, 1e5 - CODE_NS / SOME / 2, "panels"),
+        (1e8, 1e8 / ONE_SIZE * 1.01, "panels"),
+        (1e8, 1e8 / ONE_SIZE * 0.99, "library"),
+    ],
 )
 def test_what_takes_less_for_a_whole_call_has_its_weights(
     kernels: list[Kernel], panels_ns: float, library_ns: float, expected: str
 ) -> None:
-    """Whatever was measured of a part; of two that take as long, the one that is for any size."""
+    """Whatever was measured of a part; of two that are level, the one that is for any size."""
     node, model = product(), CostModel()
     whole, part = Box.full(node.shape), model.site(node.call, PART)
     assert names(model.competing(part)) == names(model.suiting(part)) == {
@@ -89,6 +95,7 @@ def test_what_takes_less_for_a_whole_call_has_its_weights(
         assert names(model.suiting(site)) == names(model.kernels(site)) == one_kind
         assert {kernel.name for kernel, _ in model.ranked(site)} == one_kind
     assert model.kernels(part)[0].layout == expected
+    assert model.serves_any_size(node.call) is (expected == "panels")
     again = CostModel(model.table())
     assert names(again.suiting(part)) == one_kind, "in a process beside, too"
 
@@ -102,6 +109,13 @@ def test_what_raised_has_no_weights(kernels: list[Kernel]) -> None:
         for one in found
     ])  # fmt: skip
     assert names(model.suiting(model.site(node.call, PART))) == {"plain", "panels"}
+
+
+def test_weights_that_nobody_lays_out_are_for_one_size() -> None:
+    """Windows of many groups, which have code of PyTorch's."""
+    g = GraphBuilder()
+    node = ops.conv(g.input("x", (1, 8, 6, 6)), g.parameter("w", (8, 1, 3, 3)), groups=8)
+    assert not CostModel().serves_any_size(node.call)
 
 
 def test_who_lays_weights_out_otherwise_is_asked_of_the_whole_call_alone(

@@ -52,8 +52,13 @@ class Anywhere(Own):
         return can_plan
 
 
-def _checked(graph: tg.Graph, values: dict[str, Any], **options: Any) -> CheckedSession:
+def _checked(
+    graph: tg.Graph, values: dict[str, Any], *, any_size: bool = False, **options: Any
+) -> CheckedSession:
+    """Args: any_size: products are taken to be computed by code that serves any size."""
     checked = CheckedSession(graph, values, calibrate=False, **options)
+    if any_size:
+        checked.session.rules.serves_any_size = lambda call: True
     chooser = Anywhere()
     checked.session.keeper.chooser = checked.session.runner.chooser = chooser
     return checked
@@ -109,7 +114,8 @@ def test_runs_anywhere_are_right_at_every_place(data: Any) -> None:
     network = Network(data, shape)
     random = np.random.default_rng(data.draw(st.integers(0, 99)))
     x = random.integers(-4, 5, size=shape).astype(np.float32)
-    checked = _checked(network.graph.build(), {**network.values, "x": x})
+    values = {**network.values, "x": x}
+    checked = _checked(network.graph.build(), values, any_size=data.draw(st.booleans()))
     checked.run()
     high, wide = (data.draw(st.integers(1, n)) for n in shape[2:])
     places = list(product(range(shape[2] - high + 1), range(shape[3] - wide + 1)))
@@ -352,8 +358,11 @@ def test_what_a_machine_compiles_once_leaves_as_much_time_to_ask(
     assert 3 < slow.asked < 10
 
 
-def test_what_is_computed_is_as_much_everywhere_and_no_more_than_somewhere_it_has_to_be() -> None:
-    """A convolution of 5 with stride 2: a patch of 3 reaches at most 4 of its outputs."""
+@pytest.mark.parametrize("any_size", [False, True])
+def test_what_is_computed_is_what_has_to_be_here_or_as_much_as_anywhere(any_size: bool) -> None:
+    """A convolution of 5 with stride 2: a patch of 3 reaches at most 4 of its outputs. Where code
+    is for one size they are computed at every place, else those that it reaches there.
+    """
     g = tg.GraphBuilder()
     weights = np.ones((1, 1, 5), np.float32)
     x = g.input("x", (1, 1, 20))
@@ -363,7 +372,8 @@ def test_what_is_computed_is_as_much_everywhere_and_no_more_than_somewhere_it_ha
     for at in range(18):
         windows = [set(range(2 * i - 2, 2 * i + 3)) for i in range(10)]
         reached.append(sum(bool(window & {at, at + 1, at + 2}) for window in windows))
-    checked = _checked(graph, {"w": weights, "x": np.zeros((1, 1, 20), np.float32)})
+    values = {"w": weights, "x": np.zeros((1, 1, 20), np.float32)}
+    checked = _checked(graph, values, any_size=any_size)
     checked.run()
     x = np.zeros((1, 1, 20), np.float32)
     for at in (0, 17, 8, 9, 1):
@@ -372,7 +382,7 @@ def test_what_is_computed_is_as_much_everywhere_and_no_more_than_somewhere_it_ha
         checked.run({"x": x})
         (step,) = checked.session.last.program.steps
         (region,) = (part for node, part in step.compute.items() if node.op == "conv")
-        assert region.at((at,)).elements == max(reached)
+        assert region.at((at,)).elements == (reached[at] if any_size else max(reached))
 
 
 def test_a_program_for_any_place_survives(tmp_path: Path) -> None:
@@ -404,18 +414,24 @@ def test_strips_hold_no_program_to_its_place(monkeypatch: pytest.MonkeyPatch) ->
     """Where zeros are around what is read at some places, they are copied around it at all."""
     monkeypatch.setattr(panels, "is_taken", lambda site: False)
     monkeypatch.setattr(direct, "_described", lambda site, of, by: None)
-    assert_holds_no_program("conv_strips_direct", monkeypatch)
+    computed = computed_by_one_program("conv_strips_direct", monkeypatch)
+    assert computed[0, 0] == computed[9, 9], "code for one size"
 
 
 @pytest.mark.skipif(panels.blocks is None, reason="numba is not installed")
 @pytest.mark.parametrize("name", ["conv_panels", "conv_winograd"])
 def test_loops_hold_no_program_to_its_place(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Borders are arguments."""
-    assert_holds_no_program(name, monkeypatch)
+    """Borders are arguments, and sizes: at a border less is reached."""
+    computed = computed_by_one_program(name, monkeypatch)
+    assert computed[0, 0] < computed[0, 11] < computed[9, 9]
 
 
-def assert_holds_no_program(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A kernel, taken wherever it can be, serves all places of a window by one program."""
+def computed_by_one_program(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> dict[tuple[int, int], int]:
+    """A kernel, taken wherever it can be, serves all places of a window by one program; returns how
+    many elements that computes at some.
+    """
     others = [one for one in (*KERNELS["conv"], *panels.PANELS) if one.name in ("conv", name)]
     kernels = {one.name: replace(one, cost_ns=lambda site: 0.0) for one in others}
     kernels["conv"] = replace(kernels["conv"], cost_ns=lambda site: 1e9)
@@ -429,7 +445,7 @@ def assert_holds_no_program(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     g.output("y", tg.ops.max_(x, (2, 3)))
     image = random.integers(-4, 5, size=(1, 16, 24, 24)).astype(np.float32)
     arrays = {name: value.astype(np.float32) for name, value in values.items()}
-    checked = _checked(g.build(), {**arrays, "x": image})
+    checked, computed = _checked(g.build(), {**arrays, "x": image}), {}
     checked.run()
     for place in ((9, 9), (0, 0), (0, 11), (20, 20), (13, 2)):
         image = image.copy()
@@ -438,4 +454,7 @@ def assert_holds_no_program(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         program = checked.session.last.program
         assert name in {made.kernel for made in program.instructions}
         assert program.domain.share((20, 20)) == 1.0
+        (step,) = program.steps
+        computed[place] = sum(region.at(place).elements for region in step.compute.values())
     assert checked.session.counters.specialised == 2
+    return computed

@@ -1,7 +1,7 @@
-"""Regions of runs that are swept: known at all places, and as large wherever they stand.
+"""Regions of runs that are swept: known at all places, and as large wherever they stand if need be.
 
 dirty       [2:4]  [2:5]  [3:5]  [3:6]      of a patch at 4, 5, 6, 7 behind a stride of 2
-steadied    [2:5]  [2:5]  [3:6]  [3:6]      three wherever it is: one program computes that
+steadied    [2:5]  [2:5]  [3:6]  [3:6]      three wherever it is: code for one size computes that
 """
 
 from __future__ import annotations
