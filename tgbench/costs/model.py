@@ -328,7 +328,7 @@ class CostModel:
     def _layout(self, call: Call) -> str:
         """The one by which the whole call is expected to take least. Code for one size has to be
         ahead by a tenth, as one run of some needs code for another: parts of 1 × 1 and 3 × 3
-        convolutions take 1.2 to 2 times as long by it where whole ones are level, and a program for
+        convolutions take up to twice as long by it where whole ones are level, and a program for
         any place of an image computes as much at each place as at the worst one.
         """
         if not lays_out(call, self.device):
