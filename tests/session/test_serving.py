@@ -196,13 +196,15 @@ def test_blocks_of_any_size_are_ready_with_the_first_answer_where_a_block_was_as
     random, ids = np.random.default_rng(0), np.zeros(256, np.int64)
     session.run({"ids": ids}, want=np.s_[60:70])
     made = session.counters.specialised
-    for start, size in ((70, 3), (73, 31), (104, 1), (105, 60), (80, 2), (7, 1)):
-        ids = ids.copy()
-        ids[start : start + size] = random.integers(1, WORDS, size=size)
-        found = session.run({"ids": ids}, want=np.s_[start : start + size])["y"]
-        right = _whole(session, weights, ids)[start : start + size]
-        np.testing.assert_allclose(found, right, atol=1e-5 * np.abs(right).max())
-    assert session.counters.specialised == made
+    assert any(kind.sized for _, kind, _ in session.programs)
+    for i in range(4):  # which program takes least is found out as runs go on
+        for start, size in ((70, 3), (73, 31), (104, 1), (105, 60), (80, 2), (7, 1)):
+            ids = ids.copy()
+            ids[start : start + size] = random.integers(1, WORDS, size=size)
+            found = session.run({"ids": ids}, want=np.s_[start : start + size])["y"]
+            right = _whole(session, weights, ids)[start : start + size]
+            np.testing.assert_allclose(found, right, atol=1e-5 * np.abs(right).max())
+        assert i or session.counters.specialised == made
     assert any(program.use.ran for _, kind, program in session.programs if kind.sized)
 
 
