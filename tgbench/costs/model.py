@@ -18,7 +18,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from heapq import nsmallest
 from itertools import chain, combinations
-from operator import itemgetter
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -337,11 +336,11 @@ class CostModel:
             site = self.site(call, Box.full(call.out.shape))
             known = [k for k in candidates(site, self.asked) if k.layout]
             found = [(k, self.of_site(site, k)) for k in known if not self.has_failed(site, k)]
-        takes_ns = [
-            (_cautious_ns(one) * (ONE_SIZE if k.by_size else 1.0) + CODE_NS / SOME * k.by_size, k)
-            for k, one in found
+        takes_ns = [(_cautious_ns(one), k) for k, one in found]
+        charged = [
+            (ONE_SIZE * ns + CODE_NS / SOME if k.by_size else ns, k.layout) for ns, k in takes_ns
         ]
-        return min(takes_ns, key=itemgetter(0))[1].layout if takes_ns else ""
+        return min(charged, default=(0.0, ""))[1]
 
     def ranked(self, site: Site) -> list[tuple[Kernel, Estimate]]:
         """Every kernel that takes a site, the expected fastest first.

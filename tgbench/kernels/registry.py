@@ -328,8 +328,12 @@ class Kernel:
         return kind in self.devices and self.rounds in ("", call.attrs.get("arithmetic"))
 
     def takes(self, site: Site) -> bool:
-        """Whether it runs on the site's device, and at the site."""
+        """Whether it runs on the site's device, and at the site; code for one size not where that
+        goes with the place of a sweep, as it would hold a program to it.
+        """
         if not self.may(site.call, site.device):
+            return False
+        if self.by_size and any(map(moves_freely, site.out.shape)):
             return False
         if site.posts and any(post.call.op.name not in self.posts for post in site.posts):
             return False
@@ -392,14 +396,10 @@ def candidates(site: Site, asked: Collection[str] = (), layout: str = "") -> lis
         layout: that the call's weights have: who lays them out in another way is not asked, unless
             nobody else takes the site. "" for none.
     """
-    is_of_any_size = any(map(moves_freely, site.out.shape))
     known = [
         k
         for k in KERNELS.get(site.call.op.name, ())
-        if k.threads != TEAM
-        and k.is_there
-        and not (k.by_size and is_of_any_size)
-        and (not k.is_asked or k.name in asked)
+        if k.threads != TEAM and k.is_there and (not k.is_asked or k.name in asked)
     ]
     suiting = [k for k in known if k.layout in ("", layout)] if layout else known
     found = [k for k in suiting if k.takes(site)]

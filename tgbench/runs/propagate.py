@@ -169,7 +169,6 @@ class Propagator:
         self._ends = graph.ends
         self._over: dict[Node, list[tuple[int, Node]]] = {}
         self._read_bases: dict[Node, list[tuple[int, Node]]] = {}
-        self._read_by = Counter(parent for node in graph.nodes for parent in node.inputs)
         self._depended_on = rules.allowance.memo(MOST_FELT)
 
     def felt(
@@ -361,6 +360,11 @@ class Propagator:
         if self._is_for_one_size(node):
             region = steadied(region, node.shape)
         return NodePart(region, reused, rules.needed(node.call, region))
+
+    @cached_property
+    def _read_by(self) -> Counter[Node]:
+        """How many times each node is read; only sweeps ask."""
+        return Counter(parent for node in self.graph.nodes for parent in node.inputs)
 
     def _is_for_one_size(self, node: Node) -> bool:
         """Whether code of a product is for one size, or of one that this may be a part of."""

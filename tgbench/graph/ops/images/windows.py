@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import TypeAlias
 
-from tgbench.base.coords import Coord, larger, moves_freely, smaller
+from tgbench.base.coords import Coord, larger, number, smaller
 from tgbench.base.errors import GraphError
 from tgbench.base.regions import Box, Interval
 from tgbench.graph.op_table import Dim
@@ -84,10 +84,9 @@ class Windows:
             return [self.extent(outputs)]
         taps, alone = self._taps(), [outputs]
         if self.stride > 1:
-            first, extent = outputs[0], outputs[1] - outputs[0]
-            if moves_freely(extent):
+            first, count = outputs[0], number(outputs[1] - outputs[0])
+            if not isinstance(count, int):
                 return [self.extent(outputs)]
-            count = int(extent)
             alone = [(first + i, first + i + 1) for i in range(count)]
         if len(alone) * len(taps) > MOST_SPANS:
             return [self.extent(outputs)]
