@@ -33,7 +33,8 @@ FUNCTIONS = {
     windows.ACTIVATIONS["hardswish"]: torch.nn.functional.hardswish,
     windows.ACTIVATIONS["hardsigmoid"]: torch.nn.functional.hardsigmoid,
 }
-EXACT = -1, windows.ACTIVATIONS["relu"]  # of whole numbers
+ALL = -np.inf, np.inf
+BOUNDS = ALL, (0.0, np.inf), (-4.0, 6.0)
 POISON = np.float32(1e30)
 
 
@@ -60,6 +61,7 @@ class Case:
     bias: Floats | None = None
     more: Floats | None = None
     function: int = -1
+    bounds: tuple[float, float] = ALL
     stride: tuple[int, int] = (1, 1)
     gaps: tuple[int, int] = (1, 1)
     low: tuple[int, int] = (0, 0)
@@ -99,8 +101,8 @@ class Case:
             none if self.gate is None else blocks.laid_out(self.gate),
             none if self.bias is None else self.bias, flat(out),
             none if self.more is None else flat(more), blocks.ZEROS, *strides, *x.shape[1:3], count,
-            *self.sizes, *pairs, x.shape[3], columns, self.function, held, apart_bytes,
-            windows.widening() if widened else 0, self.group, self.threads, room,
+            *self.sizes, *pairs, x.shape[3], columns, self.function, *self.bounds, held,
+            apart_bytes, windows.widening() if widened else 0, self.group, self.threads, room,
             *blocks.runtime_addresses(), *windows.computing(),
         )  # fmt: skip
         assert (memory[words:] == -7).all()
@@ -119,7 +121,7 @@ class Case:
         if self.gate is not None:
             found = found * FUNCTIONS[self.function](self._sums(self.gate, dtype))
         else:
-            found = FUNCTIONS[self.function](found)
+            found = FUNCTIONS[self.function](found).clamp(*self.bounds)
         return np.asarray(found.numpy())
 
     def _sums(self, w: Floats, dtype: torch.dtype) -> torch.Tensor:
@@ -177,7 +179,8 @@ def cases(draw: Any) -> Case:
         None,
         whole_numbers(rng, columns) if has[0] else None,
         whole_numbers(rng, count, *sizes, columns) if has[1] else None,
-        draw(st.sampled_from(EXACT)),
+        -1,
+        draw(st.sampled_from(BOUNDS)),
         (pick(1, 2), pick(1, 2)),
         (pick(1, 2), pick(1, 2)),
         (pick(-1, 2), pick(-1, 2)),
@@ -217,19 +220,19 @@ def test_rows_of_any_number(rows: int, columns: int, threads: int) -> None:
 @pytest.mark.parametrize(("depth", "side"), [(BEYOND, 1), (BEYOND, 3), (BEYOND // 4, 3)])
 def test_panels_that_a_cache_does_not_hold(depth: int, side: int, columns: int) -> None:
     """Sums go on part after part, of a tap or of several: with a bias and what is added once, and
-    with no less than nothing of the whole alone.
+    between bounds of the whole alone.
     """
     wide = blocks.LANES * blocks.across_of(columns)
     assert 4 * wide * depth * side**2 > blocks.PART_BYTES
     rng = np.random.default_rng(depth)
-    relu = windows.ACTIVATIONS["relu"]
     case = Case(
         whole_numbers(rng, 1, 5, 3, depth), whole_numbers(rng, columns, depth, side, side),
-        bias=whole_numbers(rng, columns), more=whole_numbers(rng, 1, 5, 3, columns), function=relu,
-        low=(side // 2, side // 2), sizes=(5, 3),
+        bias=whole_numbers(rng, columns), more=whole_numbers(rng, 1, 5, 3, columns),
+        bounds=(0.0, 60.0), low=(side // 2, side // 2), sizes=(5, 3),
     )  # fmt: skip
     found = case.compute()
     assert (found == 0).any()
+    assert (found == 60).any()
     np.testing.assert_array_equal(found, case.expected())
 
 
@@ -287,7 +290,7 @@ def test_numbers_that_are_none_stay_so() -> None:
     x = np.ones((1, 1, 3, 8), np.float32)
     x[0, 0, 0, 3], x[0, 0, 1, 2] = np.nan, np.inf
     w = np.ones((blocks.PANEL, 8, 1, 1), np.float32)
-    found = Case(x, w, function=windows.ACTIVATIONS["relu"], sizes=(1, 3)).compute()[0, 0]
+    found = Case(x, w, bounds=(0.0, np.inf), sizes=(1, 3)).compute()[0, 0]
     assert np.isnan(found[0]).all()
     assert np.isposinf(found[1]).all()
     assert (found[2] == 8).all()

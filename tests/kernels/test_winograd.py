@@ -37,7 +37,7 @@ class Case:
     w: Floats
     bias: Floats | None = None
     more: Floats | None = None
-    is_positive: bool = False
+    bounds: tuple[float, float] = (-np.inf, np.inf)
     low: tuple[int, int] = (1, 1)
     sizes: tuple[int, int] = (1, 1)  # of the result
     gap: int = 0
@@ -64,7 +64,7 @@ class Case:
             memory[:words], x_flat, copied, winograd.laid_out(self.w),
             winograd.NONE if self.bias is None else self.bias, out_flat, more_flat, blocks.ZEROS,
             *strides, *x_sizes, count, *self.sizes, *self.gaps, *self.low, depth, columns,
-            int(self.is_positive), self.group, self.threads, room, *blocks.runtime_addresses(),
+            *self.bounds, self.group, self.threads, room, *blocks.runtime_addresses(),
             *winograd.computing(),
         )  # fmt: skip
         assert (memory[words:] == -1).all()
@@ -97,7 +97,7 @@ class Case:
         found = found.permute(0, 2, 3, 1)
         if self.more is not None:
             found = found + torch.from_numpy(self.more).double()
-        return np.asarray((found.relu() if self.is_positive else found).numpy())
+        return np.asarray(found.clamp(*self.bounds).numpy())
 
 
 @st.composite
@@ -116,7 +116,7 @@ def cases(draw: Any) -> Case:
         whole_numbers(rng, columns, depth, 3, 3),
         whole_numbers(rng, columns) if has[0] else None,
         whole_numbers(rng, count, *sizes, columns) if has[1] else None,
-        draw(st.booleans()),
+        draw(st.sampled_from([(-np.inf, np.inf), (0.0, np.inf), (-40.0, 60.0)])),
         (pick(-1, 2), pick(-1, 2)),
         sizes,
         pick(0, 2),

@@ -117,6 +117,25 @@ def test_a_perceptron_with_a_residual_is_two_calls() -> None:
     edited(checked, net.rng)
 
 
+@pytest.mark.parametrize("low", [0.0, -3.0])
+def test_bounds_are_part_of_a_call(low: float) -> None:
+    """Of images and of rows, behind something that is added."""
+    net = Net(8)
+    h = ops.clamp(net.conv(net.image(8), 8), low, 6.0)
+    h = ops.clamp(net.conv(h, 8, 1) + h, low, 6.0)
+    checked = CheckedSession(net.graph(ops.mean(h * 49.0, (2, 3))), net.values, calibrate=False)
+    checked.run()
+    made = last_calls(checked.session)
+    assert (made["conv + clamp"], made["conv + add + clamp"], made["clamp"]) == (1, 1, 0)
+    edited(checked, net.rng)
+    net = Net(9)
+    h = net.linear(ops.clamp(net.linear(net.rows(6, 16), 32), low, 2.0), 16)
+    checked = CheckedSession(net.graph(h), net.values, calibrate=False)
+    checked.run()
+    assert last_calls(checked.session) == {"linear + clamp": 1, "linear": 1}
+    edited(checked, net.rng)
+
+
 def test_what_somebody_else_looks_at_stays() -> None:
     net = Net(2)
     h = net.conv(net.image(8), 8)
@@ -212,9 +231,11 @@ def test_random_nets_give_what_they_gave(data: st.DataObject) -> None:
     made = [net.image(4, 5) if is_image else net.rows(5, 8)]
     for _ in range(data.draw(st.integers(2, 6))):
         x = data.draw(st.sampled_from(made[-2:]))
-        kind = data.draw(st.sampled_from(["product", "product", "relu", "add", "point"]))
+        kind = data.draw(st.sampled_from(["product", "product", "relu", "clamp", "add", "point"]))
         if kind == "relu":
             x = ops.relu(x)
+        elif kind == "clamp":
+            x = ops.clamp(x, -1.0, 2.0)
         elif kind == "add":
             x = x + data.draw(st.sampled_from(made))
         elif is_image:

@@ -419,15 +419,19 @@ def test_strips_hold_no_program_to_its_place(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.skipif(panels.blocks is None, reason="numba is not installed")
-@pytest.mark.parametrize("name", ["conv_panels", "conv_winograd"])
-def test_loops_hold_no_program_to_its_place(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("name", "groups"), [("conv_panels", 1), ("conv_winograd", 1), ("conv_depthwise", 64)]
+)
+def test_loops_hold_no_program_to_its_place(
+    name: str, groups: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Borders are arguments, and sizes: at a border less is reached."""
-    computed = computed_by_one_program(name, monkeypatch)
+    computed = computed_by_one_program(name, monkeypatch, groups)
     assert computed[0, 0] < computed[0, 11] < computed[9, 9]
 
 
 def computed_by_one_program(
-    name: str, monkeypatch: pytest.MonkeyPatch
+    name: str, monkeypatch: pytest.MonkeyPatch, groups: int = 1
 ) -> dict[tuple[int, int], int]:
     """A kernel, taken wherever it can be, serves all places of a window by one program; returns how
     many elements that computes at some.
@@ -437,13 +441,14 @@ def computed_by_one_program(
     kernels["conv"] = replace(kernels["conv"], cost_ns=lambda site: 1e9)
     monkeypatch.setitem(KERNELS, "conv", [*kernels.values()])
     random, g = np.random.default_rng(0), tg.GraphBuilder()
-    shapes = {"w0": (64, 16, 3, 3), "w1": (64, 64, 3, 3)}  # whole panels of any processor
+    channels = 16 if groups == 1 else groups  # and whole panels of any processor
+    shapes = {"w0": (64, channels // groups, 3, 3), "w1": (64, 64 // groups, 3, 3)}
     values = {name: random.integers(-1, 2, shape) for name, shape in shapes.items()}
-    x = g.input("x", (1, 16, 24, 24))
+    x = g.input("x", (1, channels, 24, 24))
     for weight, shape in shapes.items():
-        x = tg.ops.conv(x, g.parameter(weight, shape), padding=1)
+        x = tg.ops.conv(x, g.parameter(weight, shape), padding=1, groups=groups)
     g.output("y", tg.ops.max_(x, (2, 3)))
-    image = random.integers(-4, 5, size=(1, 16, 24, 24)).astype(np.float32)
+    image = random.integers(-4, 5, size=(1, channels, 24, 24)).astype(np.float32)
     arrays = {name: value.astype(np.float32) for name, value in values.items()}
     checked, computed = _checked(g.build(), {**arrays, "x": image}), {}
     checked.run()

@@ -219,6 +219,8 @@ class Region:
                 if len(one.boxes) == 1 and one.contains(more):
                     return one
             return _banded([*self.boxes, *other.boxes])
+        if (self.moves or other.moves) and (widest := _widest([*self.boxes, *other.boxes])):
+            return Region((widest,))
         extra = _outside(other.boxes, self)
         return _banded([*self.boxes, *extra]) if extra else self
 

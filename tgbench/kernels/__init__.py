@@ -1,7 +1,7 @@
 """Kernels: the registry, and importing this fills it."""
 
 from tgbench.kernels import adapters, copied
-from tgbench.kernels.numba import filters, images, panels, points, rows, rowwise, vectors
+from tgbench.kernels.numba import depthwise, filters, images, panels, points, rows, rowwise, vectors
 from tgbench.kernels.numba import gathered as gathered_numba
 from tgbench.kernels.numba import recurrent as recurrent_numba
 from tgbench.kernels.onednn import direct, heads, strips
@@ -40,6 +40,7 @@ from tgbench.kernels.views import dense
 # One layout of a weight is enough, so a call has it from one of these.
 others = panels.register_panels()
 filters.register_filters()
+depthwise.register_depthwise()
 if library is not None:
     direct.register_direct(others)
     strips.register_strips(others)
@@ -50,8 +51,8 @@ adapters.register_adapters()
 
 __all__ = [
     "ARENA", "KERNELS", "Kernel", "Scratch", "Site", "View", "adapters", "candidates", "conv",
-    "copied", "copy_", "dense", "depth", "direct", "elementwise", "fill_", "filters", "fused",
-    "gathered", "gathered_numba", "heads", "images", "layout", "opaque", "order", "packed",
+    "copied", "copy_", "dense", "depth", "depthwise", "direct", "elementwise", "fill_", "filters",
+    "fused", "gathered", "gathered_numba", "heads", "images", "layout", "opaque", "order", "packed",
     "panels", "points", "pool", "products", "recurrent", "recurrent_numba", "register", "rows",
     "rowwise", "rowwise_triton", "scratch_bytes", "stepwise", "strips", "vectors", "widening",
 ]  # fmt: skip

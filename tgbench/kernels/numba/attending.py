@@ -158,7 +158,7 @@ def _head(job, own, batch, head):
     _lay_out_keys(job, job[K] + batch * job[K_BATCH] + head * job[K_HEAD], laid_keys)
     _lay_out_values(job, job[V] + batch * job[V_BATCH] + head * job[V_HEAD], laid_values)
     shared_by = job[HEADS] // job[SHARED_HEADS]
-    least, zero = F(-np.inf), U(job[ZERO_ROW])
+    least, most, zero = F(-np.inf), F(np.inf), U(job[ZERO_ROW])
     for which in range(head * shared_by, (head + 1) * shared_by):
         for first in range(0, job[ROWS], GROUP):
             count = min(GROUP, job[ROWS] - first)
@@ -175,7 +175,7 @@ def _head(job, own, batch, head):
                 call_blocks(
                     job[BLOCKS], U(table), U(0), U(table + 8 * GROUP), U(0), U(4 * PANEL * panel),
                     U(0), U(laid_keys + 4 * PANEL * depth * panel), U(count), U(1), U(depth), zero,
-                    U(across_of(min(PANEL, keys - panel * PANEL))), least,
+                    U(across_of(min(PANEL, keys - panel * PANEL))), least, most,
                 )  # fmt: skip
             width = (lead + seen + PAD - 1) // PAD * PAD
             for r in range(count):
@@ -188,7 +188,7 @@ def _head(job, own, batch, head):
                     job[BLOCKS], U(table + 8 * GROUP), U(0), U(table + 16 * GROUP), U(0),
                     U(4 * PANEL * panel), U(0), U(laid_values + 4 * PANEL * keys * panel),
                     U(count), U(1), U(seen), zero,
-                    U(across_of(min(PANEL, wide - panel * PANEL))), least,
+                    U(across_of(min(PANEL, wide - panel * PANEL))), least, most,
                 )  # fmt: skip
             out = job[OUT] + batch * job[OUT_BATCH] + which * job[OUT_HEAD] + first * job[OUT_ROW]
             for r in range(count):

@@ -28,8 +28,8 @@ from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from tgbench.base.machine import cache_bytes
-from tgbench.kernels.numba.loops import U, kernel, native
-from tgbench.kernels.numba.sums import fetch, fused, looped, spread, widened
+from tgbench.kernels.numba.loops import F, U, kernel, native
+from tgbench.kernels.numba.sums import bounded, fetch, fused, looped, spread, widened
 from tgbench.kernels.waiting import runtime
 
 _FEATURES = binding.get_host_cpu_features()
@@ -99,7 +99,7 @@ class Sums:
 
     def emit(
         self, xs: Any, inside: Any, pitch: Any, outs: Any, mores: Any, beside: Any, behind: Any,
-        panel: Any, later: Any, taps: Any, depth: Any, bias: Any, least: Any,
+        panel: Any, later: Any, taps: Any, depth: Any, bias: Any, least: Any, most: Any,
     ) -> None:  # fmt: skip
         """See `_block`."""
         builder, words = self.builder, WORD.as_pointer()
@@ -131,11 +131,7 @@ class Sums:
             return self.terms(rows, panel, later, depth, sums)
 
         sums = looped(builder, WORD(0), taps, 1, sums, tap)
-        floor = spread(builder, least, LANES)
-        self.store(
-            [builder.select(builder.fcmp_ordered("<", s, floor), floor, s) for s in sums],
-            self.addresses(results, beside),
-        )
+        self.store(bounded(builder, sums, least, most, LANES), self.addresses(results, beside))
 
     def addresses(self, words: Any, beside: Any = NOTHING) -> list[Any]:
         """Where rows are read or written: so many words, and bytes behind each."""
@@ -202,9 +198,10 @@ class Sums:
 
 
 def _block(rows: int) -> Any:
-    """out[r] = bias + more[r] + Σ over taps and depth of x[tap][r] · panel, no less than `least`.
+    """out[r] = bias + more[r] + Σ over taps and depth of x[tap][r] · panel, between
+    `least` and `most`.
 
-    All arguments but the last are addresses and numbers. At `xs`, `outs` and `mores` are words:
+    All arguments but these two are addresses and numbers. At `xs`, `outs` and `mores` are words:
     where rows begin; those of x for the next tap lie `pitch` words behind, and are read from
     `inside` bytes on. mores is 0 for nothing. The panel is `beside` bytes behind where rows of the
     result begin, and `behind` those that are added. Of its vectors the first ones are computed, as
@@ -214,16 +211,16 @@ def _block(rows: int) -> Any:
     @intrinsic
     def block(
         context, xs, inside, pitch, outs, mores, beside, behind, panel, later, taps, depth, bias,
-        across, least,
+        across, least, most,
     ):  # fmt: skip
         def generate(context, builder, signature, arguments):
-            *arguments, across, least = arguments
+            *arguments, across, least, most = arguments
             for count in sorted({1, NARROW, VECTORS}):
                 with builder.if_then(builder.icmp_unsigned("==", across, WORD(count))):
-                    Sums(builder, rows, count).emit(*arguments, least)
+                    Sums(builder, rows, count).emit(*arguments, least, most)
             return context.get_dummy_value()
 
-        return types.void(*[types.uint64] * 13, types.float32), generate
+        return types.void(*[types.uint64] * 13, *[types.float32] * 2), generate
 
     return block
 
@@ -232,7 +229,7 @@ _B1, _B2, _B3, _B4, _B5, _B6 = map(_block, range(1, TALL + 1))
 
 
 def all_blocks(
-    table, inside, outs, mores, beside, behind, panel, count, taps, depth, bias, across, least
+    table, inside, outs, mores, beside, behind, panel, count, taps, depth, bias, across, least, most
 ):  # fmt: skip
     """One panel of a group of rows, block after block: see `_block`."""
     blocks, row = (count + U(TALL - 1)) // U(TALL), U(0)
@@ -247,32 +244,32 @@ def all_blocks(
         if rows == U(6):
             _B6(
                 xs, inside, count, to, more, beside, behind, panel, later, taps, depth, bias,
-                across, least,
+                across, least, most,
             )  # fmt: skip
         elif rows == U(5):
             _B5(
                 xs, inside, count, to, more, beside, behind, panel, later, taps, depth, bias,
-                across, least,
+                across, least, most,
             )  # fmt: skip
         elif rows == U(4):
             _B4(
                 xs, inside, count, to, more, beside, behind, panel, later, taps, depth, bias,
-                across, least,
+                across, least, most,
             )  # fmt: skip
         elif rows == U(3):
             _B3(
                 xs, inside, count, to, more, beside, behind, panel, later, taps, depth, bias,
-                across, least,
+                across, least, most,
             )  # fmt: skip
         elif rows == U(2):
             _B2(
                 xs, inside, count, to, more, beside, behind, panel, later, taps, depth, bias,
-                across, least,
+                across, least, most,
             )  # fmt: skip
         else:
             _B1(
                 xs, inside, count, to, more, beside, behind, panel, later, taps, depth, bias,
-                across, least,
+                across, least, most,
             )  # fmt: skip
         row = after
 
@@ -308,6 +305,17 @@ def floats_at(address):
 @kernel
 def bytes_at(address):
     return numba.carray(_to_bytes(address), 1)
+
+
+@kernel
+def word_of(number):
+    """A word of a job that holds the bits of a float32."""
+    return np.int64(F(number).view(np.int32))
+
+
+@kernel
+def float_of(word):
+    return np.int32(word).view(np.float32)
 
 
 # --- weights in less -----------------------------------------------------------------------------
@@ -406,17 +414,17 @@ def number_of_thread(context, function):
 @intrinsic
 def call_blocks(
     context, blocks, table, inside, outs, mores, beside, behind, panel, count, taps, depth, bias,
-    across, least,
+    across, least, most,
 ):  # fmt: skip
     """Call `all_blocks` by its address."""
 
     def generate(context, builder, signature, arguments):
-        kinds = [WORD] * 12 + [FLOAT]
+        kinds = [WORD] * 12 + [FLOAT] * 2
         function = ir.FunctionType(ir.VoidType(), kinds).as_pointer()
         builder.call(builder.inttoptr(arguments[0], function), arguments[1:])
         return context.get_dummy_value()
 
-    return types.void(types.int64, *[types.uint64] * 12, types.float32), generate
+    return types.void(types.int64, *[types.uint64] * 12, *[types.float32] * 2), generate
 
 
 @intrinsic
@@ -464,7 +472,7 @@ def address_of_blocks() -> int:
     """Where `all_blocks` begins. It is called by that, as it is compiled once then, and not inside
     of all who call it.
     """
-    return int(native(*[types.uint64] * 12, types.float32)(all_blocks).address)
+    return int(native(*[types.uint64] * 12, *[types.float32] * 2)(all_blocks).address)
 
 
 @cache

@@ -1,7 +1,7 @@
 """The numba kernel for convolutions of 3 × 3 that multiplies less: `conv_winograd`.
 
 It takes what `conv_panels` takes, with windows that begin one point apart, whole vectors of
-channels, and no activation but a rectifier. Its weights are laid out in a way of their own, 16/9
+channels, and no activation but bounds. Its weights are laid out in a way of their own, 16/9
 times as large; whether a call has them so is decided by what was measured of the whole call.
 """
 
@@ -37,7 +37,7 @@ except ImportError:
 CALL_NS = 1200.0
 FLOPS_PER_NS = 200.0  # of those that are left
 TURNED_PER_NS = 8.0  # elements of tiles, and of what is made of them
-POSTS = frozenset({"relu", "add"})
+POSTS = frozenset({"relu", "clamp", "add"})
 
 
 def _is_ours(call: Call) -> bool:
@@ -105,7 +105,7 @@ def _bind(site: Site, scratch: tuple[View, ...]) -> Bound:
             none if more is None else span(more), blocks.ZEROS,
             *strides_of(image), *sizes,
             *image.gaps, *(first for first, _ in image.over), image.depth, image.columns,
-            int(image.ends.function >= 0), _group(site), panels.threads(), _room(site),
+            image.ends.least, image.ends.most, _group(site), panels.threads(), _room(site),
             *blocks.runtime_addresses(), *winograd.computing(),
         ),
     )  # fmt: skip

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from math import prod
+from math import inf, prod
 from typing import Any
 
 import numpy as np
@@ -57,14 +57,15 @@ FLOPS_PER_NS = 220.0
 MOVED_PER_NS = 1.0  # elements of keys and values, into panels
 SCORES_PER_NS = 1.0  # exponentials, and what is around them
 LEAST_DEPTH = 8  # of an image: less is what a block begins and ends with
-ACTIVATIONS = frozenset({"relu", "silu", "gelu", "hardswish", "hardsigmoid"})
-POSTS = ACTIVATIONS | {"add"}
+FUNCTIONS = frozenset({"silu", "gelu", "hardswish", "hardsigmoid"})
+POSTS = FUNCTIONS | {"relu", "clamp", "add"}
 LINE, POINT = 2, 3  # dimensions of an image
 
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """What is done to each number of a result: something is added, then a function is applied.
+    """What is done to each number of a result: something is added, then a function is applied, or
+    bounds are.
 
     Fields:
         more: lies as an image does.
@@ -73,6 +74,13 @@ class Ends:
 
     more: View | None = None
     function: int = -1
+    least: float = -inf
+    most: float = inf
+
+    @property
+    def is_done(self) -> bool:
+        """Whether nothing may follow."""
+        return self.function >= 0 or self.least > -inf or self.most < inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,13 +176,18 @@ def _ends(site: Site, as_image: Callable[[View], View | None]) -> Ends | None:
     """None where more is done than there is room for, or in another order."""
     found = Ends()
     for post in site.posts:
-        name = post.call.op.name
-        if name in ACTIVATIONS and found.function < 0:
+        name, attrs = post.call.op.name, post.call.attrs
+        if found.is_done:
+            return None
+        if name in FUNCTIONS:
             found = replace(found, function=_code(post.call, name))
+            continue
+        if name in ("relu", "clamp"):
+            found = replace(found, least=attrs.get("low", 0.0), most=attrs.get("high", inf))
             continue
         other = as_image(post.read[0]) if name == "add" and post.read else None
         is_like = other is not None and all(map(same, post.read[0].shape, site.out.shape))
-        if other is None or not is_like or found.function >= 0 or found.more is not None:
+        if other is None or not is_like or found.more is not None:
             return None
         found = replace(found, more=other)
     return found
@@ -220,9 +233,14 @@ def _of_rows(site: Site, p: Rows) -> Image | None:
     return None
 
 
-@once_a_site
 def convolution_of(site: Site) -> Image | None:
-    if not is_taken(site) or not suits(site) or not sees_input(site):
+    return image_of(site) if is_taken(site) else None
+
+
+@once_a_site
+def image_of(site: Site) -> Image | None:
+    """A convolution whose results' channels are side by side."""
+    if not suits(site) or not sees_input(site):
         return None
     x, weight, *bias = inputs(site)
     out, ends = _channels_last(site.out), _ends(site, _channels_last)
@@ -306,7 +324,8 @@ def _bind(image: Image, scratch: tuple[View, ...]) -> Bound:
             words, span(image.x), copied[0] if copied else none, weight, gate[0] if gate else none,
             none if image.bias is None else span(image.bias), span(image.out),
             none if more is None else span(more), blocks.ZEROS, *strides_of(image), *sizes, *pairs,
-            image.depth, image.columns, image.ends.function, image.held, apart,
+            image.depth, image.columns, image.ends.function, image.ends.least, image.ends.most,
+            image.held, apart,
             0 if image.is_laid_out else windows.widening(), image.group, threads(),
             _room(image),
             *blocks.runtime_addresses(), *windows.computing(),

@@ -174,6 +174,14 @@ def spread(builder: Any, number: Any, lanes: int) -> Any:
     return builder.shuffle_vector(builder.insert_element(none, number, index(0)), none, zeros)
 
 
+def bounded(builder: Any, found: list[Any], least: Any, most: Any, lanes: int) -> list[Any]:
+    """Vectors whose numbers are no less than the one and no more than the other."""
+    for sign, number in (("<", least), (">", most)):
+        end = spread(builder, number, lanes)
+        found = [builder.select(builder.fcmp_ordered(sign, f, end), end, f) for f in found]
+    return found
+
+
 def _first_lanes(builder: Any, count: Any, lanes: int) -> Any:
     """Which lanes are among so many."""
     numbers = ir.Constant(ir.VectorType(count.type, lanes), [*range(lanes)])

@@ -30,9 +30,11 @@ from tgbench.kernels.numba.blocks import (
     address_of_blocks,
     call_blocks,
     compute,
+    float_of,
     floats_at,
     lay_out_rows,
     number_of_thread,
+    word_of,
     words_at,
 )
 from tgbench.kernels.numba.loops import ACTIVATIONS as ACTIVATIONS
@@ -59,7 +61,7 @@ NONE = np.zeros(0, np.float32)
 
 
 @intrinsic
-def _call_functions(context, functions, address, count, code):
+def call_functions(context, functions, address, count, code):
     """Call `_all_functions` by its address."""
 
     def generate(context, builder, signature, arguments):
@@ -90,8 +92,8 @@ def _call_widening(context, widening, held, first, line, depth, width, to):
  X_LINES, X_POINTS, IMAGES, LINES, POINTS, TAP_LINES, TAP_POINTS, STEP_LINES, STEP_POINTS,
  GAP_LINES, GAP_POINTS, LOW_LINES, LOW_POINTS, DEPTH, COLUMNS, ACTIVATION, THREADS, GROUP,
  ROOM, ROOM_BYTES, THREAD_NUMBER, BLOCKS, FUNCTIONS, OWN_AREAS, HELD,
- W_LINE, WIDENING) = range(43)  # fmt: skip
-JOB = 43
+ W_LINE, WIDENING, LEAST, MOST) = range(45)  # fmt: skip
+JOB = 45
 
 OWN_BIAS = PANEL // 2  # words of a thread's memory: a bias that is cut by the last column
 OWN, GATES, OWN_MORE = range(3)  # what there is besides where results are not written at once
@@ -190,13 +192,13 @@ def _all_functions(address, count, code):
 
 
 @kernel
-def _in_parts(job, table, outs, mores, beside, behind, panel, count, bias, across, least):
+def _in_parts(job, table, outs, mores, beside, behind, panel, count, bias, across, least, most):
     """Sums over all terms: over those of some taps, or over some of one tap, after the others."""
     taps, depth = job[TAP_LINES] * job[TAP_POINTS], job[DEPTH]
     wide = 4 * LANES * across
-    most = PART_BYTES // wide
-    cuts = (depth + most - 1) // most
-    some, deep = max(1, most // depth), (depth + cuts - 1) // cuts
+    terms = PART_BYTES // wide
+    cuts = (depth + terms - 1) // terms
+    some, deep = max(1, terms // depth), (depth + cuts - 1) // cuts
     for tap in range(0, taps, some):
         for first in range(0, depth, deep):
             width, steps = min(some, taps - tap), min(deep, depth - first)
@@ -205,18 +207,20 @@ def _in_parts(job, table, outs, mores, beside, behind, panel, count, bias, acros
                 job[BLOCKS], U(table + 8 * count * tap), U(4 * first), U(outs), U(mores),
                 U(beside), U(behind), U(panel + wide * (depth * tap + first)), U(count),
                 U(width), U(steps), U(bias), U(across), least if is_last else F(-np.inf),
+                most if is_last else F(np.inf),
             )  # fmt: skip
             mores, behind, bias = outs, beside, job[ZERO_ROW]
 
 
 @kernel
-def _panel(job, own, count, panel, least, code):
+def _panel(job, own, count, panel):
     """One panel of a group of rows, whose table is written; own: the address of memory.
 
     What is cut by the last column, or goes on from its sums, is first computed into memory of the
     thread's own, where rows lie one behind the other.
     """
     taps, depth, group = job[TAP_LINES] * job[TAP_POINTS], job[DEPTH], job[GROUP]
+    code, least, most = job[ACTIVATION], float_of(job[LEAST]), float_of(job[MOST])
     laid_out, at = 4 * PANEL * taps * depth * panel, 4 * PANEL * panel
     width, bias = min(PANEL, job[COLUMNS] - PANEL * panel), job[ZERO_ROW]
     across = across_of(width)
@@ -247,19 +251,19 @@ def _panel(job, own, count, panel, least, code):
             for i in range(width):
                 target[i] = source[i]
             bias = own
-    _in_parts(job, table, outs, mores, beside, behind, weights, count, bias, across, least)
+    _in_parts(job, table, outs, mores, beside, behind, weights, count, bias, across, least, most)
     if job[GATE]:
         _in_parts(
             job, table, rows + 8 * GATES * group, 0, 0, 0, job[GATE] + laid_out, count,
-            job[ZERO_ROW], across, F(-np.inf),
+            job[ZERO_ROW], across, least, most,
         )  # fmt: skip
         first, second = results, results + 4 * PANEL * GATES * group
-        _call_functions(job[FUNCTIONS], second, PANEL * count, code)
+        call_functions(job[FUNCTIONS], second, PANEL * count, code)
         result, gate = floats_at(first), floats_at(second)
         for i in range(U(PANEL * count)):
             result[i] *= gate[i]
     elif code != NO_ACTIVATION:
-        _call_functions(job[FUNCTIONS], results, PANEL * count, code)
+        call_functions(job[FUNCTIONS], results, PANEL * count, code)
     if is_own:
         _copy(words_at(outs), 0, words_at(theirs), at, count, width)
 
@@ -269,10 +273,7 @@ def _part(job, own, first, last, first_panel, last_panel):
     """Points and panels of a result, by one thread; own: the address of its memory."""
     table = own + 8 * OWN_BIAS
     taps, group = job[TAP_LINES] * job[TAP_POINTS], job[GROUP]
-    code, least = job[ACTIVATION], F(-np.inf)
-    if code == RELU and not job[GATE]:
-        code, least = NO_ACTIVATION, F(0)
-    if code != NO_ACTIVATION or job[COLUMNS] % PANEL:
+    if job[ACTIVATION] != NO_ACTIVATION or job[COLUMNS] % PANEL:
         rows, count = table + 8 * ((taps + 2) * group + 2 * AHEAD), job[OWN_AREAS] * group
         addresses = words_at(rows)
         for r in range(count):
@@ -283,7 +284,7 @@ def _part(job, own, first, last, first_panel, last_panel):
         count = first + (last - first) * (g + 1) // groups - start
         _write_table(job, words_at(table), start, count)
         for panel in range(first_panel, last_panel):
-            _panel(job, own, count, panel, least, code)
+            _panel(job, own, count, panel)
 
 
 @kernel
@@ -334,12 +335,14 @@ def multiply(
     words, x, copied, w, gate, bias, out, more, zeros, x_image, x_line, x_point, x_channel,
     out_image, out_line, out_point, more_image, more_line, more_point, x_lines, x_points, images,
     lines, points, tap_lines, tap_points, step_lines, step_points, gap_lines, gap_points, low_lines,
-    low_points, depth, columns, activation, held, w_line, widening, group, threads, room, fork,
-    number, computing, blocks, functions,
+    low_points, depth, columns, activation, least, most, held, w_line, widening, group, threads,
+    room, fork, number, computing, blocks, functions,
 ):  # fmt: skip
     """A convolution, or a product, which is one of a line of points and windows of one element.
 
         out = activation(x ∗ w + bias + more)     or, with gates,  activation(x · gate) · (x · w)
+
+    A result without an activation is between `least` and `most`.
 
     x [images, x_lines, x_points, depth], out and more [images, lines, points, columns] have
     distances between their images, lines and points; their last dimension is contiguous, or that of
@@ -374,6 +377,7 @@ def multiply(
     job[LOW_LINES], job[LOW_POINTS] = low_lines, low_points
     job[DEPTH], job[COLUMNS], job[ACTIVATION], job[GROUP] = depth, columns, activation, group
     job[HELD], job[W_LINE], job[WIDENING] = held, w_line, widening
+    job[LEAST], job[MOST] = word_of(least), word_of(most)
     job[THREAD_NUMBER], job[BLOCKS], job[FUNCTIONS] = number, blocks, functions
     job[ROOM] = words.ctypes.data + 8 * JOB
     job[ROOM_BYTES] = 8 * room

@@ -39,11 +39,13 @@ from tgbench.kernels.numba.blocks import (
     address_of_blocks,
     call_blocks,
     compute,
+    float_of,
     number_of_thread,
+    word_of,
     words_at,
 )
 from tgbench.kernels.numba.loops import F, U, kernel, long, native
-from tgbench.kernels.numba.sums import looped, spread
+from tgbench.kernels.numba.sums import bounded, looped
 from tgbench.kernels.numba.windows import copy_image
 
 SIDE, RESULT, WINDOW = 4, 2, 3  # of a tile, of what it gives, of weights
@@ -57,9 +59,9 @@ NONE = np.zeros(0, np.float32)
 # Words: addresses; distances in bytes, from image to image, line to line, and point to point; sizes
 (X, X_IMAGE, X_LINE, X_POINT, OUT, OUT_IMAGE, OUT_LINE, OUT_POINT,
  MORE, MORE_IMAGE, MORE_LINE, MORE_POINT, W, BIAS, ZERO_ROW, X_LINES, X_POINTS,
- IMAGES, LINES, POINTS, LOW_LINES, LOW_POINTS, DEPTH, COLUMNS, IS_POSITIVE, GROUP,
+ IMAGES, LINES, POINTS, LOW_LINES, LOW_POINTS, DEPTH, COLUMNS, LEAST, MOST, GROUP,
  THREADS, ROOM, ROOM_BYTES, THREAD_NUMBER, BLOCKS, BY_PANELS, GAP_LINES,
- GAP_POINTS) = range(34)  # fmt: skip
+ GAP_POINTS) = range(35)  # fmt: skip
 JOB = 40  # whole lines of a cache
 
 
@@ -163,18 +165,17 @@ def _turn(context, table, to, apart, size):
 
 
 @intrinsic
-def _finish(context, products, apart, table, bias, beside, size, least):
-    """Aᵀ m A of a tile, and what is added, no less than `least`, column by column: of products at
-    16 places so many bytes apart, to four addresses; what is added lies at four others, and a bias:
-    all so many bytes `beside` these. `size` is in bytes.
+def _finish(context, products, apart, table, bias, beside, size, least, most):
+    """Aᵀ m A of a tile, and what is added, between `least` and `most`, column by column: of
+    products at 16 places so many bytes apart, to four addresses; what is added lies at four others,
+    and a bias: all so many bytes `beside` these. `size` is in bytes.
     """
 
     def generate(context, builder, signature, arguments):
-        products, apart, table, bias, beside, size, least = arguments
+        products, apart, table, bias, beside, size, least, most = arguments
         sources = [builder.add(products, builder.mul(apart, WORD(i))) for i in range(PLACES)]
         start = builder.add(bias, beside)
         places = _words(builder, table, 2 * POINTS_OF)
-        floor = spread(builder, least, LANES)
 
         def step(at: Any, nothing: list[Any]) -> list[Any]:
             square = [builder.load(_vector_at(builder, one, at), align=4) for one in sources]
@@ -186,15 +187,14 @@ def _finish(context, products, apart, table, bias, beside, size, least):
                 _by_both(builder, square, _gathered), outs, mores, strict=True
             ):
                 added = builder.fadd(first, builder.load(more, align=4))
-                found = builder.fadd(one, added)
-                found = builder.select(builder.fcmp_ordered("<", found, floor), floor, found)
+                (found,) = bounded(builder, [builder.fadd(one, added)], least, most, LANES)
                 builder.store(found, out, align=4)
             return []
 
         looped(builder, WORD(0), size, 4 * LANES, [], step)
         return context.get_dummy_value()
 
-    return types.void(*[types.int64] * 6, types.float32), generate
+    return types.void(*[types.int64] * 6, *[types.float32] * 2), generate
 
 
 @kernel
@@ -255,7 +255,7 @@ def _part(job, own, first, last, first_panel, last_panel):
     table = nobody + 4 * (job[COLUMNS] + job[COLUMNS] % 2)
     xs = table + 8 * TABLE * group
     sums = xs + 8 * (group + AHEAD + TALL)
-    least = F(0) if job[IS_POSITIVE] else F(-np.inf)
+    least, most = float_of(job[LEAST]), float_of(job[MOST])
     groups = (last - first + group - 1) // group
     for g in range(groups):
         start = first + (last - first) * g // groups
@@ -276,12 +276,13 @@ def _part(job, own, first, last, first_panel, last_panel):
                     job[BLOCKS], U(xs), U(4 * depth * count * place), U(sums), U(0),
                     U(wide * count * place), U(0), U(weights + wide * depth * place), U(count),
                     U(1), U(depth), U(job[ZERO_ROW]), U(across_of(width)), F(-np.inf),
+                    F(np.inf),
                 )  # fmt: skip
             for r in range(count):
                 places = table + 8 * (TABLE * r + PLACES)
                 _finish(
                     products + wide * r, wide * count, places, job[BIAS], 4 * PANEL * panel,
-                    4 * width, least,
+                    4 * width, least, most,
                 )  # fmt: skip
 
 
@@ -320,10 +321,10 @@ def computing() -> tuple[int, int]:
 def convolve(
     words, x, copied, w, bias, out, more, zeros, x_image, x_line, x_point, x_channel, out_image,
     out_line, out_point, more_image, more_line, more_point, x_lines, x_points, images, lines,
-    points, gap_lines, gap_points, low_lines, low_points, depth, columns, is_positive, group,
+    points, gap_lines, gap_points, low_lines, low_points, depth, columns, least, most, group,
     threads, room, fork, number, computing, blocks,
 ):  # fmt: skip
-    """out = x ∗ w + bias + more, no less than 0 where it `is_positive`.
+    """out = x ∗ w + bias + more, between `least` and `most`.
 
     Operands are those of `windows.multiply`, with windows of 3 × 3 that begin one point apart, and
     whose elements are gaps apart: as many grids lie in each other, each with tiles of its own. w is
@@ -352,7 +353,7 @@ def convolve(
     job[LOW_LINES], job[LOW_POINTS], job[DEPTH], job[COLUMNS] = (
         low_lines, low_points, depth, columns
     )  # fmt: skip
-    job[IS_POSITIVE], job[GROUP] = is_positive, group
+    job[LEAST], job[MOST], job[GROUP] = word_of(least), word_of(most), group
     job[THREAD_NUMBER], job[BLOCKS] = number, blocks
     job[ROOM], job[ROOM_BYTES] = words.ctypes.data + 8 * JOB, 8 * room
     panels = (columns + PANEL - 1) // PANEL

@@ -54,7 +54,7 @@ from tgbench.kernels.views import Bound, dense, inputs, is_one, reshaped, split
 
 MOST_WIDER = 3  # columns that are computed besides
 USUAL_ROWS = 128  # of the product whose layout of weights serves for any number of them
-ADD, MULTIPLY = 0x1FFF0, 0x1FFF1
+ADD, MULTIPLY, CLIP = 0x1FFF0, 0x1FFF1, 0x2E
 ROWS = 2  # dimensions of the operands of a product
 WIDE, NARROW = "float32", "bfloat16"
 FUNCTIONS: Mapping[str, tuple[int, float, float]] = {  # its number, and parameters
@@ -257,6 +257,9 @@ def posts_of(site: Site, of: Operands) -> tuple[tuple[Post, ...], tuple[View, ..
         name, given = _function(there.call), there.read
         if name in FUNCTIONS:
             posts.append(Post(*FUNCTIONS[name]))
+            continue
+        if there.call.op.name == "clamp":
+            posts.append(Post(CLIP, there.call.attrs["low"], there.call.attrs["high"]))
             continue
         other = _like_result(given[0], site, of) if name == "add" and given else None
         if other is None:
@@ -504,7 +507,9 @@ def _computed_gated(
 
 
 CPU = ("cpu",)
-POSTS = frozenset({"relu", "tanh", "sigmoid", "silu", "gelu", "hardswish", "hardsigmoid", "add"})
+POSTS = frozenset(
+    {"relu", "clamp", "tanh", "sigmoid", "silu", "gelu", "hardswish", "hardsigmoid", "add"}
+)
 TIMES = 2.0  # as many products a second of factors of half the size
 
 
