@@ -10,14 +10,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from tgbench.base.errors import BudgetError
 from tgbench.base.regions import Box
+from tgbench.commands.compile import bindings
 from tgbench.graph.graph import Graph, GraphBuilder
 from tgbench.graph.ops.nn import layer_norm, linear
 from tgbench.kernels import beside
 from tgbench.kernels.numba import rows
-from tgbench.kernels.registry import kernel_named
+from tgbench.kernels.registry import KERNELS, kernel_named
 from tgbench.session import opening
 from tgbench.session.session import GraphSession
 
@@ -238,3 +240,11 @@ def test_the_command_compiles_what_models_need(tmp_path: Path) -> None:
         [sys.executable, "-m", "tgbench", "compile"], check=True, capture_output=True, text=True
     )
     assert told.stdout.startswith("compiled already: ")
+
+
+def test_everything_that_compiles_is_compiled_beside(monkeypatch: pytest.MonkeyPatch) -> None:
+    """But for clusters that a graph has of its own, and what goes by others' loops."""
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)  # for a team, too
+    others = {"sub_numba", "mul_numba", "reshape_numba", "expand_numba", "rowwise_numba"}
+    known = {one.name for kernels in KERNELS.values() for one in kernels if one.compiles}
+    assert known - {kernel.name for kernel, _ in bindings()} == others & known

@@ -14,6 +14,7 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 
 import torch
 
@@ -50,7 +51,9 @@ from tgbench.graph.ops.scan import linear_recurrence
 from tgbench.kernels import beside
 from tgbench.kernels.numba import rows
 from tgbench.kernels.numba.marking import mark
-from tgbench.kernels.registry import KERNELS, Kernel, Site, scratch_views
+from tgbench.kernels.registry import KERNELS, Kernel, Site, View, scratch_views
+from tgbench.kernels.torch.packed import SPATIAL
+from tgbench.kernels.views import dense
 
 WIDE, ROWS = 512, 4  # of samples: a matrix of so many columns is worth a team
 
@@ -97,9 +100,24 @@ def bindings() -> Iterator[tuple[Kernel, Site]]:
     costs = CostModel()
     for node in samples():
         site = costs.site(node.call, Box.full(node.shape))
+        sites = site, replace(site, ins=tuple(map(_turned, range(len(site.ins)), site.ins)))
         for kernel in KERNELS.get(node.op, ()):
-            if kernel.compiles and kernel.takes(site):
-                yield kernel, site
+            taken = filter(kernel.takes, sites) if kernel.compiles else iter(())
+            if (found := next(taken, None)) is not None:
+                yield kernel, found
+
+
+def _turned(i: int, view: View | None) -> View | None:
+    """An image whose channels lie side by side, or the columns of a matrix that it is multiplied
+    by.
+    """
+    if view is not None and view.rank == 2 + SPATIAL and i == 0:
+        images, channels, *sizes = view.shape
+        lies = dense((images, *sizes, channels), view.dtype).permute(0, -1, 1, 2)
+        return replace(lies, buffer=view.buffer)
+    if view is not None and view.rank == 2 and i == 1:
+        return replace(dense(view.shape[::-1], view.dtype).transpose(), buffer=view.buffer)
+    return view
 
 
 def samples() -> list[Node]:
@@ -120,7 +138,7 @@ def samples() -> list[Node]:
         q @ _of(g, 1, 4, 64, 1), linear_recurrence(x, x, x[:1]),
         attention(q, keys, keys, _of(g, 1, 1, ROWS, ROWS)),
         max_pool(image, 2), avg_pool(image, 2).inputs[0], upsample(image, size=16), hardswish(x),
-        hardsigmoid(x), mean(image, (2, 3)),
+        hardsigmoid(x), mean(image, (2, 3)), conv(image, _weight(g, 16, 1, 3, 3), groups=16),
     ]  # fmt: skip
     found += [_steps(g, kind, cell) for kind, cell in CELLS.items()]
     for dtype in ("int64", "int32"):

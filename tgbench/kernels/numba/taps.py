@@ -55,7 +55,7 @@ def lanes_for(channels):
 
 def elements_for(channels: int, taps: int) -> int:
     """Of weights that are laid out."""
-    return taps * (channels + -channels % lanes_for(channels))
+    return taps * (channels + -channels % int(lanes_for(channels)))
 
 
 def laid_out(weight: NDArray[np.float32]) -> NDArray[np.float32]:
