@@ -280,9 +280,19 @@ def _resnet(layers: Sequence[int], kind: str) -> tuple[nn.Module, Array]:
         depths=list(layers), layer_type=kind,
         hidden_sizes=[64, 128, 256, 512] if basic else [256, 512, 1024, 2048],
     )  # fmt: skip
+    return _of_images(transformers.ResNetModel, config)
+
+
+def _mobilenet() -> tuple[nn.Module, Array]:
+    import transformers
+
+    return _of_images(transformers.MobileNetV2Model, transformers.MobileNetV2Config())
+
+
+def _of_images(kind: Callable[[Any], nn.Module], config: Any) -> tuple[nn.Module, Array]:
     torch.manual_seed(0)
     image = np.random.default_rng(1).standard_normal((1, 3, 224, 224)).astype(np.float32)
-    return Module(transformers.ResNetModel(config).eval(), "pixel_values", {}).eval(), image
+    return Module(kind(config).eval(), "pixel_values", {}).eval(), image
 
 
 def _rows() -> tuple[nn.Module, Array]:
@@ -330,6 +340,7 @@ SUBJECTS: Mapping[str, Subject] = {
     "MiniLM's size, 6 × 384, 128 tokens": Subject(partial(_bert, 384, 6, 128), TEXT[:4]),
     "ResNet-18, 224²": Subject(partial(_resnet, (2, 2, 2, 2), "basic"), ("patch",)),
     "ResNet-50, 224²": Subject(partial(_resnet, (3, 4, 6, 3), "bottleneck"), ("patch",)),
+    "MobileNetV2, 224²": Subject(_mobilenet, ("patch",)),
     "three layers, 512 rows": Subject(_rows, TEXT[:3]),
     "LSTM, 2 × 256, 256 steps": Subject(partial(_recurrent, nn.LSTM, 256, 256),
                                         ("one edit", "readings")),
