@@ -193,6 +193,26 @@ def test_options_of_a_graph_need_the_graph(
     assert said in capsys.readouterr().err
 
 
+def test_sizes_are_of_dimensions_that_have_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One for each; nothing that was asked for is passed over."""
+    for name, first in (("g", 3), ("s", tg.dim("T"))):
+        g = tg.GraphBuilder()
+        g.output("y", tg.ops.relu(g.input("x", (first, 4))))
+        tg.save_graph(g.build(), tmp_path / f"{name}.json")
+    torch.export.save(torch.export.export(torch.nn.ReLU(), (torch.ones(3),)), tmp_path / "m.pt2")
+    for model, sizes, said in (
+        ("g.json", ["T=3"], "no dimension 'T'; the graph has none"),
+        ("s.json", ["T=3", "S=2"], "no dimension 'S'; the graph has T"),
+        ("s.json", ["T=3", "T=4"], "--bind T=3 and T=4: give one size"),
+        ("m.pt2", ["T=3"], "the sizes of an exported program are known; leave --bind out"),
+    ):
+        words = [word for size in sizes for word in ("--bind", size)]
+        assert main(["run", f"{tmp_path}/{model}", "--inputs", f"{tmp_path}/x", *words]) == 1
+        assert said in capsys.readouterr().err
+
+
 def test_a_window_that_is_too_small_names_one_that_is_not(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

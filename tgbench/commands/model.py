@@ -129,12 +129,20 @@ def _read(path: Path, bind: Sequence[Size]) -> Graph | Imported:
 
 
 def _bound(path: Path, bind: Sequence[Size]) -> Graph:
-    graph = load_graph(path)
-    sizes = dict(bind)
+    graph, sizes = load_graph(path), dict(bind)
+    for name, size in bind:
+        if sizes[name] != size:
+            raise GraphError(f"--bind {name}={size} and {name}={sizes[name]}: give one size")
     missing = [str(symbol) for symbol in graph.symbols if str(symbol) not in sizes]
     if missing:
         raise GraphError(f"{path}: pass --bind {missing[0]}=… for that dimension")
-    return graph.bind(**sizes) if graph.symbols else graph
+    return graph.bind(**sizes) if sizes else graph
+
+
+def _exported(path: Path, bind: Sequence[Size]) -> Imported:
+    if bind:
+        raise GraphError(f"{path}: the sizes of an exported program are known; leave --bind out")
+    return from_pt2(path)
 
 
 def _size(text: str) -> Size:
@@ -146,5 +154,5 @@ def _size(text: str) -> Size:
 
 READERS: Mapping[str, Callable[[Path, Sequence[Size]], Graph | Imported]] = {
     ".json": _bound,
-    ".pt2": lambda path, bind: from_pt2(path),  # its dimensions have sizes already
+    ".pt2": _exported,
 }

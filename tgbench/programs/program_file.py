@@ -28,7 +28,7 @@ from tgbench.base.signing import made_key, user_key
 from tgbench.base.strict_json import parsed
 from tgbench.base.words import shorten
 from tgbench.graph.graph import Graph
-from tgbench.kernels.registry import KERNELS
+from tgbench.kernels.registry import known_as
 from tgbench.programs.encoding import Codec, Json, LazySequence, ProgramKey
 from tgbench.programs.exact.findings import sources
 from tgbench.programs.program import Instruction, Program, Use
@@ -165,7 +165,7 @@ def _line(document: Json) -> str:
 
 def _check_registered(kernels: Iterable[tuple[str, str]]) -> None:
     for op, name in kernels:
-        if all(kernel.name != name for kernel in KERNELS.get(op, ())):
+        if known_as(op, name) is None:
             raise ProgramsError(f"kernel {name!r} of {op} is not registered; {ANEW}")
 
 

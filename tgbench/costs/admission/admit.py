@@ -19,7 +19,7 @@ from tgbench.base.files import is_there, open_regular, read_bytes
 from tgbench.base.machine import cache_folder
 from tgbench.base.words import printable, shorten
 from tgbench.costs.admission.candidate import kernel_of, read
-from tgbench.kernels.registry import KERNELS, register
+from tgbench.kernels.registry import known_as, register
 
 SECONDS, MEMORY_BYTES = 120.0, 1 << 30
 MOST_BYTES = 1 << 20  # of a source
@@ -158,6 +158,6 @@ def load(name: str) -> str:
     if hashlib.sha256(source.encode()).hexdigest() != name.partition("@")[2]:
         raise KernelError(f"{path}: is not what was admitted; admit the file again")
     candidate = read(source)
-    if not any(kernel.name == name for kernel in KERNELS.get(candidate.op, ())):
+    if known_as(candidate.op, name) is None:
         register(kernel_of(candidate, name))
     return name
