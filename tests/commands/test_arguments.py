@@ -202,6 +202,7 @@ def test_sizes_are_of_dimensions_that_have_none(
         g.output("y", tg.ops.relu(g.input("x", (first, 4))))
         tg.save_graph(g.build(), tmp_path / f"{name}.json")
     torch.export.save(torch.export.export(torch.nn.ReLU(), (torch.ones(3),)), tmp_path / "m.pt2")
+    save_file({"x": np.ones((3, 4), "f")}, tmp_path / "x.safetensors")
     for model, sizes, said in (
         ("g.json", ["T=3"], "no dimension 'T'; the graph has none"),
         ("s.json", ["T=3", "S=2"], "no dimension 'S'; the graph has T"),
@@ -209,7 +210,8 @@ def test_sizes_are_of_dimensions_that_have_none(
         ("m.pt2", ["T=3"], "the sizes of an exported program are known; leave --bind out"),
     ):
         words = [word for size in sizes for word in ("--bind", size)]
-        assert main(["run", f"{tmp_path}/{model}", "--inputs", f"{tmp_path}/x", *words]) == 1
+        shown = ["run", f"{tmp_path}/{model}", "--inputs", f"{tmp_path}/x.safetensors", *words]
+        assert main(shown) == 1
         assert said in capsys.readouterr().err
 
 
