@@ -11,8 +11,8 @@ places are arguments.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cache
+from collections.abc import Sequence
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -72,87 +72,85 @@ def laid_out(weight: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 class Strip:
-    """LLVM code for the sums of neighbouring points; addresses and distances are in bytes.
+    """LLVM code for the sums of neighbouring points.
 
     Fields:
         is_shared: whether several taps go by what is read once: as far apart as points, what one
             reads the one before it read for the next point.
     """
 
-    def __init__(self, builder: Any, points: int, lanes: int, is_shared: bool) -> None:
-        self.builder, self.points, self.lanes = builder, points, lanes
+    def __init__(
+        self, builder: Any, points: int, lanes: int, is_shared: bool, given: Sequence[Any]
+    ) -> None:
+        self.builder, self.points, self.wide = builder, points, 4 * lanes
         self.is_shared = is_shared
         self.vector = ir.VectorType(FLOAT, lanes)
         self._add = fused(builder, self.vector)
+        (self.x, self.x_step, self.x_line, self.x_point, self.out, self.out_step, self.w,
+         self.w_vector, self.w_line, self.tap_lines, self.tap_points, self.bias, self.size,
+         self.least, self.most) = given  # fmt: skip
 
-    def emit(
-        self, x: Any, x_step: Any, x_line: Any, x_point: Any, out: Any, out_step: Any, w: Any,
-        w_vector: Any, w_line: Any, tap_lines: Any, tap_points: Any, bias: Any, size: Any,
-        least: Any, most: Any,
-    ) -> None:  # fmt: skip
-        """See `_strip`."""
-        builder, wide = self.builder, 4 * self.lanes
-        last = builder.sub(size, WORD(wide))
-        shared = self._whole(tap_points, SHARED_TAPS) if self.is_shared else WORD(0)
+    def emit(self) -> None:
+        """All channels: as many vectors at a time as registers have room for, then one by one."""
+        several, some = ACROSS * self.wide, WORD(0)
+        if ACROSS > 1 and self.vector.count > 1:
+            some = self._whole(self.size, several)
+            looped(self.builder, WORD(0), some, several, [], partial(self._vectors, ACROSS))
+        looped(self.builder, some, self.size, self.wide, [], partial(self._vectors, 1))
 
-        def vectors(count: int) -> Callable[[Any, list[Any]], list[Any]]:
-            """So many vectors of channels; one alone ends with the last channel."""
+    def _vectors(self, count: int, at: Any, nothing: list[Any]) -> list[Any]:
+        """So many vectors of channels, from this byte of a point on; one alone ends with the last
+        channel.
+        """
+        builder = self.builder
+        first = builder.udiv(at, WORD(self.wide))
+        numbers = [builder.add(first, WORD(v)) for v in range(count)]
+        weights = [self._far(self.w, number, self.w_vector) for number in numbers]
+        places = [builder.mul(number, WORD(self.wide)) for number in numbers]
+        if count == 1:
+            last = builder.sub(self.size, WORD(self.wide))
+            places = [builder.select(builder.icmp_signed("<", at, last), at, last)]
+        starts = [self._loads(builder.add(self.bias, place), WORD(0), 1) for place in places]
+        sums = [start for (start,) in starts for _ in range(self.points)]
+        rows = [builder.add(self.x, place) for place in places]
+        add = partial(self._line, rows, weights)
+        sums = looped(builder, WORD(0), self.tap_lines, 1, sums, add)
+        found = iter(bounded(builder, sums, self.least, self.most, self.vector.count))
+        for place in places:
+            to = builder.add(self.out, place)
+            for p in range(self.points):
+                there = self._place(self._far(to, WORD(p), self.out_step))
+                builder.store(next(found), there, align=4)
+        return []
 
-            def emit(i: Any, nothing: list[Any]) -> list[Any]:
-                numbers = [builder.add(builder.udiv(i, WORD(wide)), WORD(v)) for v in range(count)]
-                by = [self._far(w, number, w_vector) for number in numbers]
-                places = [builder.mul(number, WORD(wide)) for number in numbers]
-                if count == 1:
-                    places = [builder.select(builder.icmp_signed("<", i, last), i, last)]
+    def _line(self, rows: list[Any], weights: list[Any], down: Any, sums: list[Any]) -> list[Any]:
+        """The sums and what a line of taps adds to them."""
+        builder, shared = self.builder, WORD(0)
+        rows = [self._far(row, down, self.x_line) for row in rows]
+        weights = [self._far(one, down, self.w_line) for one in weights]
+        if self.is_shared:
+            shared = self._whole(self.tap_points, SHARED_TAPS)
+            add = partial(self._taps, SHARED_TAPS, rows, weights)
+            sums = looped(builder, WORD(0), shared, SHARED_TAPS, sums, add)
+        return looped(
+            builder, shared, self.tap_points, 1, sums, partial(self._taps, 1, rows, weights)
+        )
 
-                def line(down: Any, sums: list[Any]) -> list[Any]:
-                    row, below = self._far(x, down, x_line), builder.mul(down, w_line)
-
-                    def taps(count: int) -> Callable[[Any, list[Any]], list[Any]]:
-                        def emit(right: Any, sums: list[Any]) -> list[Any]:
-                            seen = self._far(row, right, x_point)
-                            behind = self._far(below, right, WORD(wide))
-                            found = list[Any]()
-                            for place, first in zip(places, by, strict=True):
-                                own = sums[len(found) : len(found) + self.points]
-                                at = builder.add(first, behind)
-                                weights = self._loads(at, WORD(wide), count)
-                                found += self._taps(builder.add(seen, place), x_step, weights, own)
-                            return found
-
-                        return emit
-
-                    if self.is_shared:
-                        sums = looped(
-                            builder, WORD(0), shared, SHARED_TAPS, sums, taps(SHARED_TAPS)
-                        )
-                    return looped(builder, shared, tap_points, 1, sums, taps(1))
-
-                starts = [self._loads(builder.add(bias, one), WORD(0), 1) for one in places]
-                sums = [start for (start,) in starts for _ in range(self.points)]
-                sums = looped(builder, WORD(0), tap_lines, 1, sums, line)
-                found = iter(bounded(builder, sums, least, most, self.lanes))
-                for place in places:
-                    for p in range(self.points):
-                        to = self._far(builder.add(out, place), WORD(p), out_step)
-                        builder.store(next(found), self._place(to), align=4)
-                return []
-
-            return emit
-
-        some = WORD(0)
-        if ACROSS > 1 and self.lanes > 1:
-            some = self._whole(size, ACROSS * wide)
-            looped(builder, WORD(0), some, ACROSS * wide, [], vectors(ACROSS))
-        looped(builder, some, size, wide, [], vectors(1))
-
-    def _taps(self, x: Any, x_step: Any, weights: list[Any], sums: list[Any]) -> list[Any]:
-        """The sums and the products of taps that are as far apart as points."""
-        numbers = self._loads(x, x_step, self.points + len(weights) - 1)
-        for first, weight in enumerate(weights):
-            pairs = zip(numbers[first:], sums, strict=False)
-            sums = [self.builder.call(self._add, [one, weight, s]) for one, s in pairs]
-        return sums
+    def _taps(
+        self, count: int, rows: list[Any], weights: list[Any], right: Any, sums: list[Any]
+    ) -> list[Any]:
+        """The same of so many neighbouring taps; several are as far apart as points."""
+        found = list[Any]()
+        for row, first in zip(rows, weights, strict=True):
+            own = sums[len(found) : len(found) + self.points]
+            seen = self._far(row, right, self.x_point)
+            numbers = self._loads(seen, self.x_step, self.points + count - 1)
+            by = self._loads(self._far(first, right, WORD(self.wide)), WORD(self.wide), count)
+            for tap, weight in enumerate(by):
+                pairs = zip(numbers[tap : tap + self.points], own, strict=True)
+                own = [self.builder.call(self._add, [one, weight, s]) for one, s in pairs]
+            found += own
+        return found
 
     def _loads(self, address: Any, step: Any, count: int) -> list[Any]:
         """Vectors so far apart."""
@@ -170,36 +168,39 @@ class Strip:
         return self.builder.mul(self.builder.udiv(number, WORD(step)), WORD(step))
 
 
-def _strip(points: int, lanes: int) -> Any:
-    """Sums of neighbouring points: bias + Σ over taps of x · w, between `least` and `most`.
+def _strips(neighbours: int, lanes: int) -> Any:
+    """Sums of up to so many neighbours: bias + Σ over taps of x · w, between `least` and `most`.
 
-    All arguments but these two are addresses and distances in bytes, and numbers of taps. The last
-    vector of channels ends with the last one, so some may be computed twice.
+    What is given are addresses, distances in bytes, and numbers of taps. The last vector of
+    channels ends with the last one, so some may be computed twice.
     """
 
     @intrinsic
-    def strip(
-        context, x, x_step, x_line, x_point, out, out_step, w, w_vector, w_line, tap_lines,
+    def strips(
+        context, count, x, x_step, x_line, x_point, out, out_step, w, w_vector, w_line, tap_lines,
         tap_points, bias, size, least, most,
     ):  # fmt: skip
         def generate(context, builder, signature, arguments):
-            is_even = builder.icmp_signed("==", arguments[1], arguments[3])
-            is_wide = builder.icmp_signed(">=", arguments[10], WORD(2 * SHARED_TAPS))
+            count, *given = arguments
+            _, x_step, _, x_point, *_ = given
+            is_even = builder.icmp_signed("==", x_step, x_point)
+            is_wide = builder.icmp_signed(">=", given[10], WORD(2 * SHARED_TAPS))
             is_shared = builder.and_(is_even, is_wide)
-            with builder.if_else(is_shared) as (shared, apart):
-                with shared:
-                    Strip(builder, points, lanes, True).emit(*arguments)
-                with apart:
-                    Strip(builder, points, lanes, False).emit(*arguments)
+            for points in range(1, neighbours + 1):
+                is_so = builder.icmp_signed("==", count, WORD(points))
+                with builder.if_then(is_so), builder.if_else(is_shared) as (shared, apart):
+                    with shared:
+                        Strip(builder, points, lanes, True, given).emit()
+                    with apart:
+                        Strip(builder, points, lanes, False, given).emit()
             return context.get_dummy_value()
 
-        return types.void(*[types.int64] * 13, *[types.float32] * 2), generate
+        return types.void(*[types.int64] * 14, *[types.float32] * 2), generate
 
-    return strip
+    return strips
 
 
-_S1, _S2, _S3, _S4, _S5, _S6, _S7, _S8 = (_strip(points, LANES) for points in range(1, STRIP + 1))
-_channel = _strip(1, 1)
+_strip, _channel = _strips(STRIP, LANES), _strips(1, 1)
 
 
 @kernel
@@ -220,29 +221,15 @@ def _points(job, x, w, lines, image, y, first, count, start, taps):
     size, step = 4 * job[CHANNELS], job[STEP_POINTS] * job[X_POINT]
     x, w = x + begin * job[X_POINT], w + start * job[W_TAP]
     given = (
-        x, step, job[GAP_LINES] * job[X_LINE], job[GAP_POINTS] * job[X_POINT], out, job[OUT_POINT],
-        w, job[W_VECTOR], job[TAP_POINTS] * job[W_TAP], lines, taps, job[BIAS], size,
-        float_of(job[LEAST]), float_of(job[MOST]),
+        job[OUT_POINT], w, job[W_VECTOR], job[TAP_POINTS] * job[W_TAP], lines, taps, job[BIAS],
+        size, float_of(job[LEAST]), float_of(job[MOST]),
     )  # fmt: skip
-    if job[W_TAP] < 4 * LANES:
-        for i in range(count):
-            _channel(x + i * step, given[1], given[2], given[3], out + i * given[5], *given[5:])
-    elif count == 8:
-        _S8(*given)
-    elif count == 7:
-        _S7(*given)
-    elif count == 6:
-        _S6(*given)
-    elif count == 5:
-        _S5(*given)
-    elif count == 4:
-        _S4(*given)
-    elif count == 3:
-        _S3(*given)
-    elif count == 2:
-        _S2(*given)
+    line, point = job[GAP_LINES] * job[X_LINE], job[GAP_POINTS] * job[X_POINT]
+    if job[W_TAP] == 4 * LANES:
+        _strip(count, x, step, line, point, out, *given)
     else:
-        _S1(*given)
+        for i in range(count):
+            _channel(1, x + i * step, step, line, point, out + i * job[OUT_POINT], *given)
     if job[ACTIVATION] != NO_ACTIVATION:
         for i in range(count):
             call_functions(job[FUNCTIONS], out + i * job[OUT_POINT], job[CHANNELS], job[ACTIVATION])
