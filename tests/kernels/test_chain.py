@@ -37,7 +37,7 @@ SIZE = 64
 KINDS = "float32", "int"
 COPY = loop(loops.copy, (*KINDS, "int", *KINDS, "int", "int", "int", "int"))
 COMBINE = loop(loops.combine, (*KINDS, *KINDS, "int", *KINDS, "int", "int", "int"))
-NORM = loop(loops.rms_norm, (*KINDS, "float32", *KINDS, "int", "int", "float"))
+NORM = loop(loops.rms_norm, (*KINDS, "int", "float32", *KINDS, *("int",) * 4, "float"))
 GATHER = loop(loops.gather, (*KINDS, "int64", *KINDS, "int", "int", "int"))
 W = np.linspace(0.5, 2, SIZE, dtype=np.float32)
 
@@ -60,7 +60,7 @@ def combine(a: Any, b: Any, out: Any, n: int, code: int) -> tuple[Loop, tuple[An
 
 
 def norm(a: Any, out: Any, n: int) -> tuple[Loop, tuple[Any, ...]]:
-    return NORM, (at(a, n), n, W, at(out, n), n, 1, n, 1e-6)
+    return NORM, (at(a, n), 0, n, W, at(out, n), 0, n, 1, 1, n, 1e-6)
 
 
 def bits(buffers: dict[Any, torch.Tensor]) -> bytes:
@@ -351,7 +351,7 @@ def _gets_on_during(work: Callable[[], None]) -> bool:
 
 def norm_of(n: int) -> tuple[Loop, tuple[Any, ...]]:
     weights = np.ones(n, np.float32)
-    return NORM, (at(0, n), n, weights, at(n, n), n, 1, n, 1e-6)
+    return NORM, (at(0, n), 0, n, weights, at(n, n), 0, n, 1, 1, n, 1e-6)
 
 
 def test_no_two_loops_are_one_for_who_keeps_machine_code() -> None:

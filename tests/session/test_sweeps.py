@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -16,6 +17,7 @@ from session_cases import CheckedSession
 import tgbench as tg
 from tgbench.base.coords import here, origin_symbol, record
 from tgbench.base.regions import Box, Region
+from tgbench.graph.reference import evaluate
 from tgbench.kernels import KERNELS, panels
 from tgbench.kernels.onednn import direct
 from tgbench.kernels.onednn.library import library
@@ -59,9 +61,12 @@ def _checked(
     checked = CheckedSession(graph, values, calibrate=False, **options)
     if any_size:
         checked.session.rules.serves_any_size = lambda call: True
-    chooser = Anywhere()
-    checked.session.keeper.chooser = checked.session.runner.chooser = chooser
+    serve_anywhere(checked.session)
     return checked
+
+
+def serve_anywhere(session: tg.GraphSession) -> None:
+    session.keeper.chooser = session.runner.chooser = Anywhere()
 
 
 class Network:
@@ -76,17 +81,21 @@ class Network:
         self.graph.output("y", x)
 
     def _layer(self, x: tg.Node) -> tg.Node:
-        kinds = ["conv", "conv", "points", "max_pool", "relu", "residual", "pad", "sum"]
+        kinds = ["conv", "conv", "points", "max_pool", "relu", "residual", "pad", "sum", "rows"]
         kind = self.draw(st.sampled_from(kinds))
         small = min(x.shape[2:])
         if kind == "relu":
             return tg.ops.relu(x)
         if kind == "sum":
-            return x + tg.ops.relu(x)
+            return x + tg.ops.relu(x) if self.draw(st.booleans()) else tg.ops.relu(x) + x
+        if kind == "rows":
+            rows = tg.ops.linear(x.permute(0, 2, 3, 1), self._weight(x.shape[1], x.shape[1]))
+            return tg.ops.clamp(rows, -9, 9).permute(0, 3, 1, 2)
         if kind == "max_pool" and small >= 3:
             return tg.ops.max_pool(x, 3, stride=self.draw(st.integers(1, 2)), padding=1)
         if kind == "residual":
-            return tg.ops.clamp(self._conv(tg.ops.relu(self._conv(x, 3, 1, 1)), 3, 1, 1), -9, 9) + x
+            more = tg.ops.clamp(self._conv(tg.ops.relu(self._conv(x, 3, 1, 1)), 3, 1, 1), -9, 9)
+            return x + more if self.draw(st.booleans()) else more + x
         if kind == "points":
             return self._conv(x, 1, self.draw(st.integers(1, 2)), 0)
         if kind == "pad" and small > 2:
@@ -98,12 +107,13 @@ class Network:
         return tg.ops.clamp(self._conv(x, kernel, stride, padding), -9, 9)
 
     def _conv(self, x: tg.Node, kernel: int, stride: int, padding: Any) -> tg.Node:
-        name, channels = f"w{len(self.values)}", x.shape[1]
-        shape = (channels, channels, kernel, kernel)
-        random = np.random.default_rng(len(self.values))
-        self.values[name] = random.integers(-1, 2, size=shape).astype(np.float32)
-        weight = self.graph.parameter(name, shape)
+        weight = self._weight(x.shape[1], x.shape[1], kernel, kernel)
         return tg.ops.conv(x, weight, stride=stride, padding=padding)
+
+    def _weight(self, *shape: int) -> tg.Node:
+        name, random = f"w{len(self.values)}", np.random.default_rng(len(self.values))
+        self.values[name] = random.integers(-1, 2, size=shape).astype(np.float32)
+        return self.graph.parameter(name, shape)
 
 
 @given(st.data())
@@ -436,10 +446,7 @@ def computed_by_one_program(
     """A kernel, taken wherever it can be, serves all places of a window by one program; returns how
     many elements that computes at some.
     """
-    others = [one for one in (*KERNELS["conv"], *panels.PANELS) if one.name in ("conv", name)]
-    kernels = {one.name: replace(one, cost_ns=lambda site: 0.0) for one in others}
-    kernels["conv"] = replace(kernels["conv"], cost_ns=lambda site: 1e9)
-    monkeypatch.setitem(KERNELS, "conv", [*kernels.values()])
+    only("conv", name, "conv", monkeypatch)
     random, g = np.random.default_rng(0), tg.GraphBuilder()
     channels = 16 if groups == 1 else groups  # and whole panels of any processor
     shapes = {"w0": (64, channels // groups, 3, 3), "w1": (64, 64 // groups, 3, 3)}
@@ -450,16 +457,65 @@ def computed_by_one_program(
     g.output("y", tg.ops.max_(x, (2, 3)))
     image = random.integers(-4, 5, size=(1, channels, 24, 24)).astype(np.float32)
     arrays = {name: value.astype(np.float32) for name, value in values.items()}
-    checked, computed = _checked(g.build(), {**arrays, "x": image}), {}
-    checked.run()
+    checked = _checked(g.build(), {**arrays, "x": image})
+    return computed_at_places(checked.session, checked.run, image, name)
+
+
+def only(op: str, name: str, other: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls of an op are computed by a kernel wherever that takes them, else by another one."""
+    both = [one for one in (*KERNELS[op], *panels.PANELS) if one.name in (other, name)]
+    kernels = {one.name: replace(one, cost_ns=lambda site: 0.0) for one in both}
+    kernels[other] = replace(kernels[other], cost_ns=lambda site: 1e9)
+    monkeypatch.setitem(KERNELS, op, [*kernels.values()])
+
+
+def computed_at_places(
+    session: tg.GraphSession, run: Callable[[Any], Any], image: np.ndarray, name: str
+) -> dict[tuple[int, int], int]:
+    """What one program without guards computes at some places of a window of 24²."""
+    computed = {}
+    run({"x": image})
     for place in ((9, 9), (0, 0), (0, 11), (20, 20), (13, 2)):
         image = image.copy()
         image[..., place[0] : place[0] + 4, place[1] : place[1] + 4] += 1
-        checked.run({"x": image})
-        program = checked.session.last.program
+        run({"x": image})
+        assert session.last is not None
+        program = session.last.program
         assert name in {made.kernel for made in program.instructions}
         assert program.domain.share((20, 20)) == 1.0
         (step,) = program.steps
         computed[place] = sum(region.at(place).elements for region in step.compute.values())
-    assert checked.session.counters.specialised == 2
+    assert session.counters.specialised == 2
     return computed
+
+
+@pytest.mark.skipif(panels.blocks is None, reason="numba is not installed")
+def test_layers_over_channels_hold_no_program_to_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Norms and products of an image's points, whose channels are their rows' columns: windows of
+    an image are no rows one behind the other, and how many there are is a product of two sizes.
+    """
+    only("conv", "conv_panels", "conv", monkeypatch)
+    only("linear", "linear_panels", "linear_rows", monkeypatch)
+    random, g, wide = np.random.default_rng(0), tg.GraphBuilder(), 64
+    shapes = {"w": (wide, wide, 3, 3), "scale": (wide,), "bias": (wide,), "a": (wide, wide),
+              "b": (wide, wide)}  # fmt: skip
+    values = {name: random.normal(0, 0.2, shape) for name, shape in shapes.items()}
+    given = {name: g.parameter(name, shape) for name, shape in shapes.items()}
+    x = g.input("x", (1, wide, 24, 24))
+    for _ in range(2):
+        y = tg.ops.conv(x, given["w"], padding=1).permute(0, 2, 3, 1)
+        y = tg.ops.layer_norm(y, given["scale"], given["bias"])
+        y = tg.ops.linear(tg.ops.gelu(tg.ops.linear(y, given["a"])), given["b"])
+        x = x + y.permute(0, 3, 1, 2)
+    g.output("y", tg.ops.max_(x, (2, 3)))
+    graph, image = g.build(), random.normal(size=(1, wide, 24, 24)).astype(np.float32)
+    arrays = {name: value.astype(np.float32) for name, value in values.items()}
+    session = tg.GraphSession(graph, arrays, calibrate=False)
+    serve_anywhere(session)
+
+    def run(inputs: dict[str, Any]) -> None:
+        expected = evaluate(graph, {**arrays, **inputs})["y"]
+        np.testing.assert_allclose(session.run(inputs)["y"], expected, 1e-4, 1e-4)
+
+    computed = computed_at_places(session, run, image, "linear_panels")
+    assert computed[0, 0] < computed[0, 11] < computed[9, 9]

@@ -447,16 +447,18 @@ def widened(region: Region, sides: Sides) -> Region:
 
 
 def row_major(shape: Sequence[Size]) -> tuple[Size, ...]:
-    """Strides, in elements, of a contiguous array of this shape.
+    """Strides, in elements, of a contiguous array of this shape. Where that would be a product of
+    two sizes that go with a place, a dimension of one element before them has another stride.
 
     >>> row_major((2, 3, 4))
     (12, 4, 1)
     """
     strides: list[Size] = []
     step: Size = 1
-    for size in reversed(shape):
+    for axis, size in reversed(list(enumerate(shape))):
         strides.append(step)
-        step = step * size
+        is_outer = moves_freely(step) and moves_freely(size) and set(shape[:axis]) <= {1}
+        step = step if is_outer else step * size
     return tuple(reversed(strides))
 
 

@@ -18,7 +18,7 @@ from enum import Enum
 from itertools import pairwise
 from typing import Any, TypeAlias, TypeVar, TypeVarTuple
 
-from tgbench.base.coords import Coord, moves_freely, same, value_of
+from tgbench.base.coords import Coord, largest, moves_freely, same, value_of
 from tgbench.base.errors import KernelError
 from tgbench.base.known import ConstantData, SparsityPattern
 from tgbench.base.memo import Memo, once_each, outlives
@@ -126,8 +126,12 @@ class View:
         return self._laid(shape, tuple(strides), self.offset)
 
     def flatten(self, start: int, stop: int) -> View | None:
-        """Dimensions start..stop (exclusive) as one; None where their strides do not allow it."""
+        """Dimensions start..stop (exclusive) as one; None where their strides do not allow it, or
+        where two of them have sizes that go with a place.
+        """
         axes = [axis for axis in range(start, stop) if not same(self.shape[axis], 1)]
+        if sum(moves_freely(self.shape[axis]) for axis in axes) > 1:
+            return None
         for outer, inner in pairwise(axes):
             if not same(self.strides[outer], self.strides[inner] * self.shape[inner]):
                 return None
@@ -459,12 +463,14 @@ SCRATCH_PADDING = 64  # bytes after each piece, so that the next may start anywh
 
 
 def scratch_bytes(shapes: tuple[Scratch, ...]) -> Coord:
-    """Bytes that these pieces of scratch memory take, padding included."""
+    """Bytes that these pieces of scratch memory take, padding included: of sizes that go with a
+    place, what they take where they are largest.
+    """
     total: Coord = 0
     for shape, dtype in shapes:
         count: Coord = ITEMSIZE[dtype]
         for size in shape:
-            count = count * size
+            count = count * largest(size)
         total = total + count + SCRATCH_PADDING
     return total
 

@@ -58,9 +58,13 @@ class Written:
         self._boxes.setdefault(node, []).append(box)
 
     def lacking(self, node: Node, box: Box) -> Region:
-        """What of a box holds nothing yet."""
+        """What of a box holds nothing yet.
+
+        What was dirty is what is written, often in the same boxes: asked in this order, nothing is
+        asked of where they lie in the box.
+        """
         written = self._boxes.get(node, ())
         if box in written:
             return EMPTY
-        missing = Region((box,)).subtract(Region.of(*written))
-        return self._left.get(node, NOTHING).lacking(missing)
+        missing = self._left.get(node, NOTHING).lacking(Region((box,)))
+        return missing.subtract(Region.of(*written))

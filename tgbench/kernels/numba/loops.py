@@ -253,34 +253,40 @@ def activate(x, xs, y, ys, rows, n, code):
 
 
 @kernel
-def rms_norm(x, xs, w, y, ys, rows, n, eps):
-    copy_rows(x, xs, y, ys, rows, n)
-    for r in range(U(rows)):
-        b = r * U(ys)
-        total = y.dtype.type(0)
-        for i in range(U(n)):
-            total += y[b + i] * y[b + i]
-        scale = y.dtype.type(1) / np.sqrt(total / y.dtype.type(n) + y.dtype.type(eps))
-        for i in range(U(n)):
-            y[b + i] = y[b + i] * scale * w[i]
+def rms_norm(x, x0, x1, w, y, y0, y1, outer, inner, n, eps):
+    """Of rows that lie in two dimensions."""
+    if x.ctypes.data != y.ctypes.data:
+        copy(x, x0, x1, y, y0, y1, outer, inner, n)
+    for a in range(U(outer)):
+        for r in range(U(inner)):
+            b = a * U(y0) + r * U(y1)
+            total = y.dtype.type(0)
+            for i in range(U(n)):
+                total += y[b + i] * y[b + i]
+            scale = y.dtype.type(1) / np.sqrt(total / y.dtype.type(n) + y.dtype.type(eps))
+            for i in range(U(n)):
+                y[b + i] = y[b + i] * scale * w[i]
 
 
 @kernel
-def layer_norm(x, xs, w, bias, y, ys, rows, n, eps):
-    copy_rows(x, xs, y, ys, rows, n)
-    for r in range(U(rows)):
-        b = r * U(ys)
-        total = y.dtype.type(0)
-        for i in range(U(n)):
-            total += y[b + i]
-        mean = total / y.dtype.type(n)
-        total = y.dtype.type(0)
-        for i in range(U(n)):
-            centred = y[b + i] - mean
-            total += centred * centred
-        scale = y.dtype.type(1) / np.sqrt(total / y.dtype.type(n) + y.dtype.type(eps))
-        for i in range(U(n)):
-            y[b + i] = (y[b + i] - mean) * scale * w[i] + bias[i]
+def layer_norm(x, x0, x1, w, bias, y, y0, y1, outer, inner, n, eps):
+    """Of rows that lie in two dimensions."""
+    if x.ctypes.data != y.ctypes.data:
+        copy(x, x0, x1, y, y0, y1, outer, inner, n)
+    for a in range(U(outer)):
+        for r in range(U(inner)):
+            b = a * U(y0) + r * U(y1)
+            total = y.dtype.type(0)
+            for i in range(U(n)):
+                total += y[b + i]
+            mean = total / y.dtype.type(n)
+            total = y.dtype.type(0)
+            for i in range(U(n)):
+                centred = y[b + i] - mean
+                total += centred * centred
+            scale = y.dtype.type(1) / np.sqrt(total / y.dtype.type(n) + y.dtype.type(eps))
+            for i in range(U(n)):
+                y[b + i] = (y[b + i] - mean) * scale * w[i] + bias[i]
 
 
 @kernel

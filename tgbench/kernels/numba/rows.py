@@ -186,7 +186,7 @@ def _matrices(p: Rows) -> tuple[View, View, list[View]]:
 def _linear_cost(site: Site) -> float:
     p = rows_of(site)
     assert p is not None
-    count = value_of(p.rows) * value_of(p.depth) * value_of(p.columns) * len(p.weights)
+    count = p.rows_here * value_of(p.depth) * value_of(p.columns) * len(p.weights)
     return CALL_NS + p.weight_bytes / STREAM + count / DOTS
 
 
@@ -323,24 +323,46 @@ def _line_views(site: Site, dtypes: tuple[str, ...]) -> tuple[View, ...] | None:
     return flat, out, *others
 
 
-def _whole_lines(site: Site, dtypes: tuple[str, ...] = TYPES) -> tuple[View, ...] | None:
-    """As `_line_views`, where rows of the output are rows of the tensor."""
-    full = same(site.out.shape[-1], int(site.call.in_shapes[0][-1]))
-    return _line_views(site, dtypes) if full else None
+@once_a_site
+def _norm_lines(site: Site) -> tuple[View, ...] | None:
+    """x and out as [outer, inner, n], so that rows may be those of a window of an image; then the
+    other operands. None unless rows of the output are rows of the tensor.
+    """
+    box = site.in_boxes[0]
+    if site.out.dtype not in TYPES or site.out.elements > 4 * SMALL or not is_complete(site):
+        return None
+    if box is None or not same_box(box, site.out_box) or site.out_box[-1] != (0, _width(site)):
+        return None
+    x, *others = inputs(site)
+    both = x, site.out
+    if not all(map(is_flat, both)) or not all(o.rank == 1 and is_flat(o) for o in others):
+        return None
+    leads = merged([view.select(-1, 0) for view in both], 2)
+    if leads[0].rank > 2:
+        return None
+    end = x.shape[-1]
+    rows = (replace(v, shape=(*v.shape, end), strides=(*v.strides, 1)) for v in leads)
+    return *rows, *others
+
+
+def _width(site: Site) -> int:
+    return int(site.call.in_shapes[0][-1])
 
 
 def _bind_norm(site: Site, scratch: tuple[View, ...]) -> Bound:
-    views = _whole_lines(site)
+    views = _norm_lines(site)
     assert views is not None
     x, out, *others = views
     function = loops.rms_norm if site.call.op.name == "rms_norm" else loops.layer_norm
-    last = (*_rows(out), *out.shape, float(site.call.attrs["eps"]))
-    return compiled(function, (*_rows(x), *map(span, others), *last))
+    read = (span(x), *x.strides[:2], *map(span, others))
+    last = (span(out), *out.strides[:2], *out.shape, float(site.call.attrs["eps"]))
+    return compiled(function, (*read, *last))
 
 
 def _softmax_lines(site: Site) -> tuple[View, ...] | None:
-    last = site.call.attrs["axis"] == site.out.rank - 1
-    return _whole_lines(site, SINGLE) if last else None
+    is_last = site.call.attrs["axis"] == site.out.rank - 1
+    is_whole = is_last and same(site.out.shape[-1], _width(site))
+    return _line_views(site, SINGLE) if is_whole else None
 
 
 def _bind_softmax(site: Site, scratch: tuple[View, ...]) -> Bound:
@@ -365,8 +387,8 @@ def _bind_activation(site: Site, scratch: tuple[View, ...]) -> Bound:
     return compiled(loops.activate, (*_rows(x), *_rows(out), *out.shape, code))
 
 
-add_kernel("rms_norm_numba", "rms_norm", _whole_lines, per_element(0.1), _bind_norm)
-add_kernel("layer_norm_numba", "layer_norm", _whole_lines, per_element(0.15), _bind_norm)
+add_kernel("rms_norm_numba", "rms_norm", _norm_lines, per_element(0.1), _bind_norm)
+add_kernel("layer_norm_numba", "layer_norm", _norm_lines, per_element(0.15), _bind_norm)
 add_kernel("softmax_numba", "softmax", _softmax_lines, per_element(0.25), _bind_softmax)
 add_kernel("silu_numba", "silu", _activation_lines, per_element(0.25), _bind_activation)
 add_kernel("gelu_numba", "gelu", _activation_lines, per_element(0.4), _bind_activation)

@@ -23,7 +23,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tgbench.base.coords import Coord
 from tgbench.base.regions import Box
 from tgbench.kernels.registry import Kernel, Prepared, Site, View, once_a_site, register
 from tgbench.kernels.torch.conv import (
@@ -38,13 +37,12 @@ from tgbench.kernels.torch.conv import (
 )
 from tgbench.kernels.torch.elementwise import BYTES_PER_NS
 from tgbench.kernels.torch.products import ACTIVATIONS, product_of, rows_of
-from tgbench.kernels.views import Bound, inputs, is_dense
+from tgbench.kernels.views import Bound, inputs, is_dense, is_one, is_single
 
 CALL_NS = 16_000.0
 FLOPS_PER_NS = 350.0
 CONV_FLOPS_PER_NS = 400.0
 WEIGHT_BYTES_PER_NS = 30.0
-LEAST_ROWS = 2  # oneDNN lays out the weights for one row in another way
 SPATIAL = 2  # dimensions; a line is an image of one row
 
 
@@ -138,22 +136,18 @@ def _bind_conv(site: Site, scratch: tuple[View, ...]) -> Bound:
 
 @once_a_site
 def takes_points(site: Site) -> bool:
-    """One group, all output channels, no padding in sight."""
+    """One group, all output channels, no padding in sight, and several points: oneDNN lays weights
+    out otherwise for one row.
+    """
+    sizes = [size for axis, size in enumerate(site.out.shape) if axis != 1]
     return (
         site.call.attrs["groups"] == 1
         and prod(site.call.in_shapes[1][2:]) == 1
         and suits(site)
         and sees_input(site)
         and overhang(site) == [(0, 0)] * (len(site.call.in_shapes[1]) - 2)
-        and _points(site) >= LEAST_ROWS
+        and not all(map(is_one, sizes))
     )
-
-
-def _points(site: Site) -> Coord:
-    count: Coord = 1
-    for size in (site.out.shape[0], *site.out.shape[2:]):
-        count = count * size
-    return count
 
 
 def points_of(site: Site) -> tuple[View, View, View | None, View]:
@@ -184,9 +178,9 @@ def _bind_points(site: Site, scratch: tuple[View, ...]) -> Bound:
 
 
 def takes_rows(site: Site) -> bool:
-    """At least two rows, all output columns."""
+    """At least two rows, all output columns: oneDNN lays weights out otherwise for one."""
     p = rows_of(site) if suits(site) else None
-    return p is not None and p.rows >= LEAST_ROWS
+    return p is not None and not is_single(p.out)
 
 
 def rows_cost(site: Site) -> float:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import torch
@@ -39,16 +40,30 @@ class Rows:
 
     Fields:
         x: [..., depth]; weights: each [columns, depth]; out: [..., columns].
-        rows, depth, columns: sizes, the rows counted over all leading dimensions.
+        depth, columns: sizes.
     """
 
     x: View
     weights: tuple[View, ...]
     bias: View | None
     out: View
-    rows: Coord
     depth: Coord
     columns: Coord
+
+    @property
+    def rows(self) -> Coord:
+        """How many there are, counted over all leading dimensions. The product of two sizes that go
+        with a place holds one of them to it, so only who computes by that number asks.
+        """
+        found: Coord = 1
+        for size in self.out.shape[:-1]:
+            found = found * size
+        return found
+
+    @property
+    def rows_here(self) -> int:
+        """The same where one stands: for costs, as it is not guarded."""
+        return prod(map(value_of, self.out.shape[:-1]))
 
     @property
     def dtype(self) -> str:
@@ -57,13 +72,6 @@ class Rows:
     @property
     def weight_bytes(self) -> int:
         return sum(weight.size_bytes for weight in self.weights)
-
-
-def _lead(view: View) -> Coord:
-    rows: Coord = 1
-    for size in view.shape[:-1]:
-        rows = rows * size
-    return rows
 
 
 @once_a_site
@@ -87,7 +95,7 @@ def rows_of(site: Site) -> Rows | None:
     weights = tuple(site.operand(1 + i) for i in range(_matrices(site)))
     bias = site.operand(2) if len(site.ins) > 1 + len(weights) else None
     x, out = site.operand(0), site.out
-    return Rows(x, weights, bias, out, _lead(out), x.shape[-1], out.shape[-1])
+    return Rows(x, weights, bias, out, x.shape[-1], out.shape[-1])
 
 
 def _matrices(site: Site) -> int:
@@ -158,7 +166,7 @@ def _doubled_cost(site: Site) -> float:
 
 def _columns_cost(site: Site) -> float:
     p = product_of(site)
-    rows, slow = value_of(p.rows), 1.0 if value_of(p.depth) <= 1536 else 2.0
+    rows, slow = p.rows_here, 1.0 if value_of(p.depth) <= 1536 else 2.0
     copied = rows * value_of(p.columns) * ITEMSIZE[p.dtype]
     streamed = (0.45 + 0.05 * rows) * slow * p.weight_bytes / 16.0
     return CALL_NS * (4 * len(p.weights)) + streamed + copied
@@ -166,8 +174,8 @@ def _columns_cost(site: Site) -> float:
 
 def _rows_cost(site: Site) -> float:
     p = product_of(site)
-    flops = 2.0 * value_of(p.rows) * value_of(p.depth) * value_of(p.columns) * len(p.weights)
-    small = (1.3 + 0.04 * min(value_of(p.rows), 64)) * p.weight_bytes / 16.0
+    flops = 2.0 * p.rows_here * value_of(p.depth) * value_of(p.columns) * len(p.weights)
+    small = (1.3 + 0.04 * min(p.rows_here, 64)) * p.weight_bytes / 16.0
     return GEMM_NS * len(p.weights) + max(small, flops / GEMM_FLOPS_PER_NS)
 
 
