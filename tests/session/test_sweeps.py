@@ -15,12 +15,14 @@ from hypothesis import strategies as st
 from session_cases import CheckedSession
 
 import tgbench as tg
-from tgbench.base.coords import here, origin_symbol, record
+from tgbench.base.coords import here, larger, origin_symbol, record, smaller, swept_symbol
 from tgbench.base.regions import Box, Region
+from tgbench.costs.model import CostModel
 from tgbench.graph.reference import evaluate
 from tgbench.kernels import KERNELS, panels
 from tgbench.kernels.onednn import direct
 from tgbench.kernels.onednn.library import library
+from tgbench.kernels.registry import candidates
 from tgbench.memory.storage import ScheduledGraph
 from tgbench.programs.lowering import DoesNotFit
 from tgbench.programs.program import Program
@@ -519,3 +521,22 @@ def test_layers_over_channels_hold_no_program_to_its_place(monkeypatch: pytest.M
 
     computed = computed_at_places(session, run, image, "linear_panels")
     assert computed[0, 0] < computed[0, 11] < computed[9, 9]
+
+
+def test_what_calls_are_modelled_at_holds_no_program_to_its_place(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Costs only rank: what they ask of sizes is not asked of the place."""
+    g = tg.GraphBuilder()
+    node = tg.ops.conv(g.input("x", (1, 8, 9, 9)), g.parameter("w", (8, 8, 3, 3)), padding=1)
+    own = [one for one in KERNELS["conv"] if not one.by_size]
+    asks = [replace(one, cost_ns=lambda site: float(site.out.shape[2] > 3)) for one in own]
+    monkeypatch.setitem(KERNELS, "conv", asks)
+    u, costs = swept_symbol(0, 8), CostModel()
+    side = larger(u - 1, 0), smaller(u + 3, 9)
+    box = Box(((0, 1), (0, 8), side, side))
+    with record([4]) as guards:
+        site = costs.site(node.call, box)
+        assert len(candidates(site)) > 1
+        assert len(costs.ranked(site)) > 1
+    assert not guards

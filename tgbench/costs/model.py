@@ -477,7 +477,8 @@ def boxes_of(steps: Iterable[Step]) -> Iterator[tuple[Node, Box]]:
 
 def _is_last(site: Site, kernel: Kernel, found: Estimate) -> bool:
     """Whether a kernel is a last resort that nothing is known of."""
-    return found.source != "measured" and kernel.cost_ns(site) >= SENTINEL_NS
+    with unguarded():
+        return found.source != "measured" and kernel.cost_ns(site) >= SENTINEL_NS
 
 
 def _cautious_ns(found: Estimate) -> float:

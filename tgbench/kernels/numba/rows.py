@@ -186,7 +186,7 @@ def _matrices(p: Rows) -> tuple[View, View, list[View]]:
 def _linear_cost(site: Site) -> float:
     p = rows_of(site)
     assert p is not None
-    count = p.rows_here * value_of(p.depth) * value_of(p.columns) * len(p.weights)
+    count = value_of(p.rows) * value_of(p.depth) * value_of(p.columns) * len(p.weights)
     return CALL_NS + p.weight_bytes / STREAM + count / DOTS
 
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import prod
 from typing import Any
 
 import torch
@@ -59,11 +58,6 @@ class Rows:
         for size in self.out.shape[:-1]:
             found = found * size
         return found
-
-    @property
-    def rows_here(self) -> int:
-        """The same where one stands: for costs, as it is not guarded."""
-        return prod(map(value_of, self.out.shape[:-1]))
 
     @property
     def dtype(self) -> str:
@@ -166,7 +160,7 @@ def _doubled_cost(site: Site) -> float:
 
 def _columns_cost(site: Site) -> float:
     p = product_of(site)
-    rows, slow = p.rows_here, 1.0 if value_of(p.depth) <= 1536 else 2.0
+    rows, slow = value_of(p.rows), 1.0 if value_of(p.depth) <= 1536 else 2.0
     copied = rows * value_of(p.columns) * ITEMSIZE[p.dtype]
     streamed = (0.45 + 0.05 * rows) * slow * p.weight_bytes / 16.0
     return CALL_NS * (4 * len(p.weights)) + streamed + copied
@@ -174,8 +168,8 @@ def _columns_cost(site: Site) -> float:
 
 def _rows_cost(site: Site) -> float:
     p = product_of(site)
-    flops = 2.0 * p.rows_here * value_of(p.depth) * value_of(p.columns) * len(p.weights)
-    small = (1.3 + 0.04 * min(p.rows_here, 64)) * p.weight_bytes / 16.0
+    flops = 2.0 * value_of(p.rows) * value_of(p.depth) * value_of(p.columns) * len(p.weights)
+    small = (1.3 + 0.04 * min(value_of(p.rows), 64)) * p.weight_bytes / 16.0
     return GEMM_NS * len(p.weights) + max(small, flops / GEMM_FLOPS_PER_NS)
 
 

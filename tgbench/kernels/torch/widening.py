@@ -84,7 +84,7 @@ def _cost(site: Site) -> float:
     p = product_of(site)
     elements = value_of(p.depth) * value_of(p.columns)
     blocks = -(-value_of(p.columns) // _block_rows(site))
-    flops = 2.0 * p.rows_here * elements
+    flops = 2.0 * value_of(p.rows) * elements
     moved = p.weight_bytes / BYTES_PER_NS + 4 * elements / WIDEN_BYTES_PER_NS
     return 6 * CALL_NS * blocks + moved + flops / GEMM_FLOPS_PER_NS
 
