@@ -14,7 +14,7 @@ from contextlib import suppress
 
 from tgbench.base.coords import Domain
 from tgbench.base.words import counted
-from tgbench.plans.following import in_the_middle
+from tgbench.plans.following import in_between
 from tgbench.programs.ahead import compile_pieces
 from tgbench.programs.lowering import DoesNotFit
 from tgbench.programs.program import Program
@@ -95,11 +95,11 @@ class Rehearser:
         yield from self._looked_for([spot for _, spot in likely])
 
     def _share(self, offer: Offer) -> float:
-        """Of all operations, what a change reaches that may be anywhere; 0 of any other."""
+        """Of all operations, what a change reaches on average that may be anywhere; 0 of others."""
         if not offer.rung.is_swept:
             return 0.0
         reach = self.planning.reach(offer.bucket)
-        return reach.share(in_the_middle(offer.bucket, self.planning.graph))
+        return reach.share(in_between(offer.bucket, self.planning.graph))
 
     def _everything(self, offer: Offer) -> Decided:
         """All that runs with the demand of one compute, of nothing."""
