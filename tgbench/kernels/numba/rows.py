@@ -309,12 +309,17 @@ _add_product(
 # --- norms, softmax, activations -----------------------------------------------------------------
 
 
-def _line_views(site: Site, dtypes: tuple[str, ...]) -> tuple[View, ...] | None:
-    """x and out as [rows, n], then the other operands; None unless x is read at the output box."""
+def _is_read_there(site: Site, dtypes: tuple[str, ...]) -> bool:
+    """Whether x is read at the output box, of such a dtype, and few enough numbers."""
     box = site.in_boxes[0]
     if site.out.dtype not in dtypes or site.out.elements > 4 * SMALL or not is_complete(site):
-        return None
-    if box is None or not same_box(box, site.out_box):
+        return False
+    return box is not None and same_box(box, site.out_box)
+
+
+def _line_views(site: Site, dtypes: tuple[str, ...]) -> tuple[View, ...] | None:
+    """x and out as [rows, n], then the other operands; None unless x is read at the output box."""
+    if not _is_read_there(site, dtypes):
         return None
     x, *others = inputs(site)
     flat, out = _lines(x), _lines(site.out)
@@ -328,10 +333,7 @@ def _norm_lines(site: Site) -> tuple[View, ...] | None:
     """x and out as [outer, inner, n], so that rows may be those of a window of an image; then the
     other operands. None unless rows of the output are rows of the tensor.
     """
-    box = site.in_boxes[0]
-    if site.out.dtype not in TYPES or site.out.elements > 4 * SMALL or not is_complete(site):
-        return None
-    if box is None or not same_box(box, site.out_box) or site.out_box[-1] != (0, _width(site)):
+    if not _is_read_there(site, TYPES) or site.out_box[-1] != (0, _width(site)):
         return None
     x, *others = inputs(site)
     both = x, site.out
