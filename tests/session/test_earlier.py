@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from random import Random
 from typing import Any
 
@@ -17,10 +18,14 @@ import tgbench as tg
 from tgbench.base.coords import at
 from tgbench.base.errors import BudgetError
 from tgbench.graph.graph import Graph
+from tgbench.programs import program
+from tgbench.programs.program import IN_NUMBERS, LOOKED_AT, MOST_NEW, Beginnings
 from tgbench.session import serving
 from tgbench.session.choosing import Larger, Own
 from tgbench.session.earlier import MOST_NOTES
+from tgbench.session.memory import Memory
 from tgbench.session.serving import AFRESH, EXACTLY, LARGER, ONWARDS, Offer
+from tgbench.session.standing import Keeper
 
 ROWS, WIDE, LAYERS = 24, 4, 3
 
@@ -168,3 +173,101 @@ def test_notes_go_with_what_they_stand_on(what: str, monkeypatch: pytest.MonkeyP
         inner.keeper.bound_states(0)
     assert not inner.keeper.standing.notes
     session.run({"x": session.values["x"]}, {"y": np.s_[20]})
+
+
+# --- over its place, or in numbers where it is always new -----------------------------------------
+
+
+@contextmanager
+def _always_new() -> Iterator[pytest.MonkeyPatch]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(program, "MOST_NEW", 0)
+        patch.setattr(program, "IN_NUMBERS", 1 << 40)
+        yield patch
+
+
+@given(graphs(most_ops=8), st.integers(0, 2**16), st.floats(0, 1), st.data())
+def test_the_same_is_left_in_numbers(
+    case: tuple[Graph, Maker], seed: int, share: float, data: st.DataObject
+) -> None:
+    """As over the place, there; and whatever is called valid is right, all else being garbage."""
+    graph, make = case
+    runs = [(data.draw(changes(graph)), _wanted(graph, data)) for _ in range(8)]
+    low = smallest_budget(graph, make(0), runs[0][1])
+    roomy = CheckedSession(graph, make(0), calibrate=False)
+    roomy.run(want=runs[0][1])
+    room = max(roomy.session.placement.size_bytes - low, 0)
+    for budget in (None, low + int(share * room)):
+        with _always_new() as patch:
+            patch.setattr(Keeper, "left_by", _left_by_both(Keeper.left_by))
+            session = _told(
+                CheckedSession(graph, make(0), memory=budget, calibrate=False), _drawn(seed)
+            )
+            with suppress(BudgetError):  # a larger run than was asked for may not fit
+                for i, (change, want) in enumerate(runs):
+                    session.run(edited(session.values, change, make(i)), want)
+
+
+def _left_by_both(left_by: Any) -> Any:
+    def both(keeper: Keeper, made: Any, spot: Any, before: Any) -> int:
+        found: int = left_by(keeper, made, spot, before)
+        states = keeper.states
+        if not made.renews:
+            state = states.moved(before.valid, before.last, spot)
+            over = keeper.memory.after(made, state, spot)
+            assert states.here(found, spot.origin) == states.here(over, spot.origin)
+        return found
+
+    return both
+
+
+def test_as_little_is_computed_after_what_was_left_in_numbers() -> None:
+    random = np.random.default_rng(3)
+    edits = [(int(random.integers(ROWS)), int(random.integers(ROWS))) for _ in range(40)]
+
+    def computed() -> list[int]:
+        session = _session([MADE, *[OWN] * len(edits)])
+        session.run(want={"y": np.s_[:]})
+        return [_edit(session, row, wanted) for row, wanted in edits]
+
+    over_the_place = computed()
+    with _always_new():
+        assert computed() == over_the_place
+    assert 0 < sum(over_the_place) < ROWS * len(edits) / 2
+
+
+@pytest.mark.parametrize("steps_on", [False, True])
+def test_edits_anywhere_are_followed_in_numbers_and_rows_one_by_one_are_not(
+    steps_on: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen, after_here = [], Memory.after_here
+
+    def counted(*given: Any) -> int:
+        seen.append(given)
+        return after_here(*given)
+
+    monkeypatch.setattr(Memory, "after_here", counted)
+    random = np.random.default_rng(5)
+    runs = 3 * ROWS
+    session = _session([MADE, *[OWN] * runs])
+    session.run(want={"y": np.s_[:]})
+    for i in range(runs):
+        at = i % ROWS if steps_on else int(random.integers(ROWS))
+        _edit(session, at, at if steps_on else int(random.integers(ROWS)))
+    assert bool(seen) is not steps_on, len(seen)
+
+
+def test_what_recurs_is_found_out_and_forgotten() -> None:
+    found = Beginnings()
+    assert all(_next(found, is_known=False) for _ in range(MOST_NEW))
+    asked = [_next(found, is_known=False) for _ in range(4 * IN_NUMBERS)]
+    assert 0 < sum(asked) <= 4 * LOOKED_AT
+    asked = [_next(found, is_known=True) for _ in range(3 * IN_NUMBERS)]
+    assert all(asked[2 * IN_NUMBERS :])
+
+
+def _next(found: Beginnings, is_known: bool) -> bool:
+    if not found.recur():
+        return False
+    found.began(is_known)
+    return True

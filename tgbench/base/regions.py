@@ -24,16 +24,25 @@ The banded form generalises the y-x bands of the X11 server's Region to any rank
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cmp_to_key, reduce
 from itertools import chain, pairwise
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tgbench.base.bands import (
+    DIFFERENCE,
+    FAR,
+    INTERSECTION,
+    UNION,
+    How,
+    Section,
+    banded,
+    combined,
+)
 from tgbench.base.coords import (
     Coord,
     Moving,
@@ -50,7 +59,6 @@ from tgbench.base.coords import (
 
 MOST_LISTED, MOST_BANDED = 1024, 4096  # boxes of a region in a file, and once they are banded
 MANY = 16  # boxes of a region, of which those near another one are looked for together
-FAR = 1 << 62  # beyond all coordinates
 
 Interval: TypeAlias = "tuple[Coord, Coord]"
 Index: TypeAlias = "tuple[slice, ...]"
@@ -172,6 +180,13 @@ class Region:
         return _banded(disjoint)
 
     @staticmethod
+    def of_numbers(boxes: Section) -> Region:
+        """Boxes of numbers, in bands."""
+        found = Region(tuple(map(Box, boxes)))
+        found._moves = False
+        return found
+
+    @staticmethod
     def full(shape: Sequence[Coord]) -> Region:
         """Every element of a tensor of this shape; empty when a dimension is 0."""
         if any(size == 0 for size in shape):
@@ -214,12 +229,14 @@ class Region:
             return self
         if not self.boxes or self == other:
             return other
+        if not (self.moves or other.moves):
+            return self._with(other, UNION)
         if len(self.boxes) + len(other.boxes) > MANY:
             for one, more in ((self, other), (other, self)):
                 if len(one.boxes) == 1 and one.contains(more):
                     return one
             return _banded([*self.boxes, *other.boxes])
-        if (self.moves or other.moves) and (widest := _widest([*self.boxes, *other.boxes])):
+        if widest := _widest([*self.boxes, *other.boxes]):
             return Region((widest,))
         extra = _outside(other.boxes, self)
         return _banded([*self.boxes, *extra]) if extra else self
@@ -229,8 +246,8 @@ class Region:
             return self
         if not other.boxes:
             return EMPTY
-        if min(len(self.boxes), len(other.boxes)) > MANY and not (self.moves or other.moves):
-            return self._by_bands(other, inside=True)
+        if len(self.boxes) + len(other.boxes) > 2 and not (self.moves or other.moves):
+            return self._with(other, INTERSECTION)
         pairs = ((a, b) for a in self.boxes for b in other.near(a))
         return _banded([box for a, b in pairs if (box := a.intersect(b)) is not None])
 
@@ -239,22 +256,25 @@ class Region:
             return self
         if self is other or self == other:
             return EMPTY
+        if not (self.moves or other.moves):
+            return self._with(other, DIFFERENCE)
         if len(self.boxes) + len(other.boxes) > MANY:
-            if self.moves or other.moves:
-                return Region(tuple(_bands(self.boxes, other.boxes)))
-            return self._by_bands(other, inside=False)
+            return Region(tuple(_bands(self.boxes, other.boxes)))
         return _banded(_outside(self.boxes, other))
 
-    def _by_bands(self, other: Region, *, inside: bool) -> Region:
-        """What of it is inside another region, or is not; both are of numbers."""
-        return Region(tuple(map(Box, _number_bands_of(self.boxes, other.boxes, 0, inside=inside))))
+    def _with(self, other: Region, how: How) -> Region:
+        """The two in one; both are of numbers."""
+        found = tuple(combined(cast("Section", self.boxes), cast("Section", other.boxes), how))
+        return self if found == self.boxes else Region.of_numbers(found)
 
     def contains(self, other: Region) -> bool:
         if len(self.boxes) == 1:
             return all(map(self.boxes[0].contains, other.boxes))
-        if len(self.boxes) >= MANY and self._sides.are_numbers and not other.moves:
+        if self.moves or other.moves:
+            return not _outside(other.boxes, self)
+        if len(self.boxes) >= MANY:
             return all(map(self._sides.cover, other.boxes))
-        return not _outside(other.boxes, self)
+        return not other.subtract(self).boxes
 
     def near(self, box: Box) -> Sequence[Box]:
         """The boxes that may overlap one: of few, any may; most of hundreds lie apart from it."""
@@ -304,12 +324,10 @@ class _Ends:
     """Where many boxes start and stop, along the dimensions in which all of them are of numbers.
 
     Fields:
-        rank: how many dimensions there are.
         axes: these dimensions.
         starts, stops: [box, one of these dimensions].
     """
 
-    rank: int
     axes: Sequence[int]
     starts: NDArray[np.int64]
     stops: NDArray[np.int64]
@@ -319,12 +337,7 @@ class _Ends:
         dimensions = [list(chain.from_iterable(sides)) for sides in zip(*boxes, strict=True)]
         axes = [i for i, ends in enumerate(dimensions) if Moving not in map(type, ends)]
         ends = np.array([dimensions[i] for i in axes], np.int64).reshape(len(axes), len(boxes), 2)
-        return _Ends(len(dimensions), axes, ends[:, :, 0].T, ends[:, :, 1].T)
-
-    @property
-    def are_numbers(self) -> bool:
-        """Whether none of them moves in any dimension."""
-        return len(self.axes) == self.rank
+        return _Ends(axes, ends[:, :, 0].T, ends[:, :, 1].T)
 
     def near(self, box: Box) -> list[int]:
         """Which of them may overlap a box: what moves may be anywhere."""
@@ -582,70 +595,7 @@ def _banded(boxes: Sequence[Box]) -> Region:
         return Region((boxes[0],))
     if any(box.moves for box in boxes):
         return Region(tuple(_bands(boxes)))
-    return Region(tuple(map(Box, _number_bands(boxes, 0))))
-
-
-def _number_bands(boxes: Sequence[tuple[Interval, ...]], axis: int) -> list[tuple[Interval, ...]]:
-    """`_bands` of numbers, of the dimensions from one on: without guards there is less to ask."""
-    first = boxes[0]
-    if len(boxes) == 1 or axis == len(first):
-        return [first[axis:]]
-    side = first[axis]
-    if all(box[axis] == side for box in boxes):
-        return [(side, *rest) for rest in _number_bands(boxes, axis + 1)]
-    bands: list[tuple[Coord, Coord, list[tuple[Interval, ...]]]] = []
-    beginning = defaultdict[Coord, list[tuple[Interval, ...]]](list)
-    for box in boxes:
-        beginning[box[axis][0]].append(box)
-    inside: list[tuple[Interval, ...]] = []
-    for start, stop in pairwise(sorted({coord for box in boxes for coord in box[axis]})):
-        inside = [box for box in inside if start < box[axis][1]]
-        inside += beginning.get(start, ())
-        if not inside:
-            continue
-        section = _number_bands(inside, axis + 1)
-        if bands and bands[-1][1] == start and bands[-1][2] == section:
-            bands[-1] = (bands[-1][0], stop, section)
-        else:
-            bands.append((start, stop, section))
-    return [((start, stop), *rest) for start, stop, section in bands for rest in section]
-
-
-def _number_bands_of(
-    boxes: Sequence[tuple[Interval, ...]],
-    others: Sequence[tuple[Interval, ...]],
-    axis: int,
-    *,
-    inside: bool,
-) -> list[tuple[Interval, ...]]:
-    """`_number_bands` of what of boxes is inside others, or of what is not: each band meets those
-    alone that reach into it.
-    """
-    if not boxes or not others:
-        return _number_bands(boxes, axis) if boxes and not inside else []
-    if axis == len(boxes[0]):
-        return [()] if inside else []
-    bands: list[tuple[Coord, Coord, list[tuple[Interval, ...]]]] = []
-    beginning = defaultdict[Coord, list[tuple[Interval, ...]]](list)
-    theirs = defaultdict[Coord, list[tuple[Interval, ...]]](list)
-    for many, starting in ((boxes, beginning), (others, theirs)):
-        for box in many:
-            starting[box[axis][0]].append(box)
-    here, there = list[tuple[Interval, ...]](), list[tuple[Interval, ...]]()
-    cuts = {coord for many in (boxes, others) for box in many for coord in box[axis]}
-    for start, stop in pairwise(sorted(cuts)):
-        here = [box for box in here if start < box[axis][1]]
-        here += beginning.get(start, ())
-        there = [box for box in there if start < box[axis][1]]
-        there += theirs.get(start, ())
-        section = _number_bands_of(here, there, axis + 1, inside=inside)
-        if not section:
-            continue
-        if bands and bands[-1][1] == start and bands[-1][2] == section:
-            bands[-1] = (bands[-1][0], stop, section)
-        else:
-            bands.append((start, stop, section))
-    return [((start, stop), *rest) for start, stop, section in bands for rest in section]
+    return Region.of_numbers(banded(cast("Section", boxes)))
 
 
 def _bands(

@@ -36,6 +36,8 @@ from tgbench.runs.propagate import Step
 from tgbench.runs.work import Work
 
 MOST_CLASSES = 16  # of changes, of which it is remembered what becomes of other values
+MOST_NEW, KNOWN_COUNTS = 8, 4  # beginnings in a row, and how many of them a known one outweighs
+IN_NUMBERS, LOOKED_AT = 64, 2  # runs in numbers, and how many then look for known beginnings
 
 
 @dataclass(frozen=True)
@@ -152,6 +154,31 @@ class Use:
             self.time_ns = took_ns
 
 
+@dataclass(slots=True)
+class Beginnings:
+    """Whether what is there when a program begins is the same time and again, over its place.
+
+    What it leaves is known then, wherever that is. Where edits are anywhere, it is another one in
+    every run, and worked out in numbers: a third of the time. Whether it has become the same ones
+    again is looked at now and then.
+    """
+
+    new: int = 0
+
+    def began(self, is_known: bool) -> None:
+        """What was there was known as something to begin with, or was not."""
+        self.new = max(self.new - KNOWN_COUNTS, 0) if is_known else self.new + 1
+
+    def recur(self) -> bool:
+        """Whether it is worth looking for what is there among what was there before."""
+        if self.new < MOST_NEW:
+            return True
+        self.new += 1
+        if self.new > MOST_NEW + IN_NUMBERS:
+            self.new = MOST_NEW - LOOKED_AT
+        return False
+
+
 @dataclass
 class Program:
     """A flat list of calls for one (state, bucket class), at any origin its guards allow.
@@ -163,6 +190,7 @@ class Program:
         counts_on: the number of the state that has to be there: what it looks at.
         renews: whether it leaves the same whatever was there.
         afters: what it leaves when it begins with other states, each under guards.
+        beginnings: whether these are the same ones time and again.
         fates: what becomes of what it does not count on, where changes are of a class.
         outputs: per output name, the demanded boxes and views of them.
         steps: the decisions it was lowered from, one per piece.
@@ -189,6 +217,7 @@ class Program:
     start: int = -1
     renews: bool = False
     afters: dict[int, list[tuple[Domain, int]]] = field(default_factory=dict)
+    beginnings: Beginnings = field(default_factory=Beginnings)
     fates: Memo = field(default_factory=partial(Memo, MOST_CLASSES))
     calls: list[Bound] = field(default_factory=list)
     results: dict[str, list[tuple[Box, torch.Tensor]]] = field(default_factory=dict)
@@ -208,6 +237,7 @@ class Program:
     _rebuilt: list[_Rebuilt] = field(default_factory=list)
     _numbers: list[Moving] = field(default_factory=list)  # that are arguments
     _chains: dict[int, LoopChain] = field(default_factory=dict)  # by number of the call
+    _shows_elsewhere: bool = True  # whether what is handed out is elsewhere at another origin
 
     def __post_init__(self) -> None:
         self.domain = Domain(self.guards)
@@ -273,6 +303,8 @@ class Program:
                 tensor(view)
         for name, parts in self.outputs.items():
             self.results[name] = [(box, self._tensors[view]) for box, view in parts]
+        every = [part for parts in self.outputs.values() for part in parts]
+        self._shows_elsewhere = any(box.moves or moves(view) for box, view in every)
         self.origin = origin
 
     def _chain(self, origin: tuple[int, ...]) -> LoopChain:
@@ -353,7 +385,8 @@ class Program:
             self.binds = None
             return
         self.origin = None  # an interrupt in between leaves it nowhere: the next run moves it again
-        self.shown.clear()
+        if self._shows_elsewhere:
+            self.shown.clear()
         if self._moving:
             here = self._forms.at(origin)
             for moving in self._moving:

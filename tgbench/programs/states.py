@@ -96,12 +96,18 @@ class ValidityPattern:
     @cached_property
     def is_fixed(self) -> bool:
         """Whether no run moves it: all boxes are numbers, and stop where their dimensions do."""
-        return all(
-            type(a) is int and type(b) is int and b == size
+        return self.is_numbers and all(
+            stop == size
             for valid, _, nodes in self.parts
             for box in valid
-            for (a, b), size in zip(box, nodes[0].shape, strict=True)
-        ) and all(type(form) is int for _, start, _ in self.parts for form in start)
+            for (_, stop), size in zip(box, nodes[0].shape, strict=True)
+        )
+
+    @cached_property
+    def is_numbers(self) -> bool:
+        """Whether nothing in it follows the origin."""
+        stand = all(not valid.moves for valid, _, _ in self.parts)
+        return stand and all(type(form) is int for _, start, _ in self.parts for form in start)
 
     @cached_property
     def is_swept(self) -> bool:
@@ -278,6 +284,8 @@ class States:
         if self.patterns[number].is_fixed:
             return number
         if before.kind is now.kind or before.kind == now.kind:
+            if self.patterns[number].is_numbers:
+                return number
             gaps = _gaps(now.kind.sized, before.origin, now.origin)
             pattern, ends = self.patterns[number], zip(before.origin, now.origin, strict=True)
             delta = [b - a for a, b in ends]
@@ -351,7 +359,7 @@ class States:
     def here(self, number: int, origin: Sequence[int]) -> ValidityPattern:
         """A state at one origin: numbers."""
         pattern = self.patterns[number]
-        if pattern.is_fixed:
+        if pattern.is_numbers:
             return pattern
         return self._here.get((number, tuple(origin)), pattern.at, origin)
 
@@ -359,8 +367,11 @@ class States:
         self, wanted: int, origin: Sequence[int], number: int, last: Sequence[int]
     ) -> bool:
         """Whether one state at its origin is part of another one; see `ValidityPattern.holds`."""
-        if wanted == number and self.patterns[wanted].is_fixed:
+        if wanted == number and self.patterns[wanted].is_numbers:
             return True
+        pattern = self.patterns[number]
+        if pattern.is_numbers and not pattern.is_fixed:  # as it is there at hardly any other place
+            return pattern.holds(self.here(wanted, origin))
         number = self._plain(number, last)
         key = wanted, number, len(origin)
         with Footing((*origin, *last)):  # over both, so that it is known at places never seen
@@ -373,7 +384,7 @@ class States:
     def _behind(self, number: int, count: int) -> ValidityPattern:
         """A state over entries that stand behind others."""
         pattern = self.patterns[number]
-        if pattern.is_fixed:
+        if pattern.is_numbers:
             return pattern
         return pattern.changed(lambda form, size: _further(form, count))
 

@@ -28,11 +28,12 @@ class Work:
     (210.0, 30.0)
     """
 
-    __slots__ = ("_known", "_rates", "still_ns")
+    __slots__ = ("_extents", "_known", "_rates", "still_ns")
 
     def __init__(self) -> None:
         self.still_ns = 0.0
-        self._rates: dict[tuple[Moving, ...], float] = {}  # nanoseconds by products of extents
+        self._extents: dict[Moving, int] = {}  # numbered: each is worked out once a place
+        self._rates: dict[tuple[int, ...], float] = {}  # nanoseconds by products of extents
         self._known: dict[Place, float] = {}
 
     @property
@@ -66,7 +67,8 @@ class Work:
         other = 0 if there is None else _product(moving, there)
         if there is not None and other > 0 and other != count:
             rate = min(max((time_ns(there) - here_ns) / (other - count), 0.0), rate)
-        self._rates[moving] = self._rates.get(moving, 0.0) + rate
+        which = tuple([self._extents.setdefault(one, len(self._extents)) for one in moving])
+        self._rates[which] = self._rates.get(which, 0.0) + rate
         self.still_ns += here_ns - rate * count
 
     def at(self, place: Place) -> float:
@@ -77,8 +79,13 @@ class Work:
         if found is None:
             if len(self._known) >= MOST_PLACES:
                 self._known.clear()
-            moving = sum(rate * _product(m, place) for m, rate in self._rates.items())
-            found = self._known[place] = self.still_ns + moving
+            sizes = [max(at(one, place), 0) for one in self._extents]
+            found = self.still_ns
+            for which, rate in self._rates.items():
+                for i in which:
+                    rate *= sizes[i]
+                found += rate
+            self._known[place] = found
         return found
 
 

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from tgbench.base.collector import lasting
-from tgbench.base.coords import Coord, Domain, record
+from tgbench.base.coords import Coord, Domain, Footing, record
 from tgbench.base.errors import KernelError
 from tgbench.base.memo import Latest
 from tgbench.base.regions import EMPTY, Box, Index, Region, common_sides, thinned, union, widened
@@ -442,16 +442,39 @@ class Memory:
     def after(self, program: Program, state: int, spot: Spot) -> int:
         """The state that a program leaves in a run of its class when it begins with another one."""
         if program.renews or state == program.start:
+            program.beginnings.began(is_known=True)
             return program.after
         for domain, number in program.afters.get(state, ()):
             if domain.holds(spot.origin):
+                program.beginnings.began(is_known=True)
                 return number
+        program.beginnings.began(is_known=False)
         if len(program.afters) > MOST_AFTERS:
             program.afters.clear()
         with record(spot.origin) as guards:
             number = self.states.number(self._left(program, state, spot.kind))
         program.afters.setdefault(state, []).append((Domain(guards), number))
         return number
+
+    def after_here(self, program: Program, before: ValidityPattern, spot: Spot) -> int:
+        """The state, of numbers, that a program leaves in a run when it begins with another one."""
+        with Footing(spot.origin):
+            different, which = self.fates(program, spot.kind)
+        fates = [fate.at(spot.origin, spot.origin) for fate in different]
+        left, known = list[Alike](), dict[tuple[Region, int], Region]()
+        slots = self.placement.slots
+        for part, fate, nodes in self._groups(tuple([one.nodes for one in before.parts]), which):
+            valid = before.parts[part].valid if part >= 0 else EMPTY
+            if (valid, fate) not in known:
+                known[valid, fate] = fates[fate].after(valid)
+            region = known[valid, fate]
+            if region.boxes:
+                left.append(Alike(region, slots[nodes[0]].start, nodes))
+        if self.placement.sliding:
+            dirty = {node: one.at(spot.origin) for node, one in self.dirty_in(spot.kind).items()}
+            after = self.states.here(program.after, spot.origin)
+            left += self._windows_left(program, before.regions, dirty, after.regions)
+        return self.states.number(ValidityPattern.joined(left))
 
     def dirty_in(self, kind: BucketClass) -> Mapping[Node, Region]:
         """What differs in runs of a class, felt or not; remembered."""
@@ -480,7 +503,8 @@ class Memory:
             if region.boxes:
                 left.append(Alike(region, slots[nodes[0]].start, nodes))
         if self.placement.sliding:
-            left += self._windows_left(program, before.regions, self.dirty_in(kind))
+            after = self.states.patterns[program.after].regions
+            left += self._windows_left(program, before.regions, self.dirty_in(kind), after)
         return ValidityPattern.joined(left)
 
     def _groups(
@@ -518,12 +542,12 @@ class Memory:
         program: Program,
         before: Mapping[Node, tuple[Region, Coords]],
         dirty: Mapping[Node, Region],
+        after: Mapping[Node, tuple[Region, Coords]],
     ) -> list[Alike]:
         """What is in windows: as a program leaves those that it moves or writes, and the others as
         they were.
         """
         touched = {made.result for made in program.instructions}
-        after = self.states.patterns[program.after].regions
         left = list[Alike]()
         for node in self.placement.sliding:
             if node in touched and node in after:

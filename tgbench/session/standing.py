@@ -223,8 +223,11 @@ class Keeper:
         """What a program leaves of what stood before, and what it computed."""
         if program.renews:
             return program.after
-        state = self.states.moved(before.valid, before.last, spot)
-        return self.memory.after(program, state, spot)
+        if before.last is None or self.chooser.strict or program.beginnings.recur():
+            state = self.states.moved(before.valid, before.last, spot)
+            return self.memory.after(program, state, spot)
+        there = self.states.here(before.valid, before.last.origin)
+        return self.memory.after_here(program, there, spot)
 
     @property
     def earlier(self) -> Reader:
