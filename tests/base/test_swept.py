@@ -26,7 +26,7 @@ from tgbench.base.coords import (
     swept_symbol,
 )
 from tgbench.base.regions import Box, Region
-from tgbench.base.sweeps import is_free, steadied, together
+from tgbench.base.sweeps import around, is_free, steadied
 
 BOUND = 12
 PLACES = [(u, v) for u in range(BOUND + 1) for v in range(BOUND + 1)]
@@ -124,9 +124,9 @@ def test_regions_of_a_sweep() -> None:
     assert box.extents == (1, 2)
     assert steadied(found, (1, 8)) == found
     other = Region((Box(((0, 1), (u // 2 + 1, u // 2 + 3))),))
-    assert together(dirty, other).boxes == (Box(((0, 1), (u // 2, u // 2 + 3))),)
+    assert around(*dirty, *other).boxes == (Box(((0, 1), (u // 2, u // 2 + 3))),)
     image = Region((Box(((1, 2), (v, v + 1))),))
-    assert len(together(dirty, image)) == 2
+    assert len(around(*dirty, *image)) == 2
     assert not is_free(Region((Box(((0, 1), (0, 3))),)))
     assert steadied(Region((Box(((0, 1), (0, 3))),)), (1, 8)) == Region((Box(((0, 1), (0, 3))),))
 
@@ -188,3 +188,33 @@ def test_without_room_for_tables_a_form_is_held_to_its_number(
     right = [place for place in range(BOUND + 1) if domain.holds([place, 0])]
     assert 5 in right
     assert all(at(found, [place, 0]) == (place * 5 + 1) // 11 for place in right)
+
+
+ends = st.tuples(st.sampled_from(["u // 2", "(u + 1) // 2", "v", "v // 3"]), st.integers(0, 3))
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 4), st.integers(1, 4), ends, ends), min_size=1, max_size=8)
+)
+def test_around_boxes_of_a_sweep_are_boxes_that_lie_apart_at_every_place(sides: Any) -> None:
+    """Strips of channels and windows in them, that lie one over the other in any way; no guard."""
+
+    def end(kind: tuple[str, int], u: Any, v: Any) -> Any:
+        name, shift = kind
+        return {"u // 2": u // 2, "(u + 1) // 2": (u + 1) // 2, "v": v, "v // 3": v // 3}[
+            name
+        ] + shift
+
+    def boxes(u: Any, v: Any) -> list[Box]:
+        return [
+            Box(((first, first + count), (end(low, u, v), end(low, u, v) + 2 + end(high, u, v))))
+            for first, count, low, high in sides
+        ]
+
+    with record((0, 0)) as guards:
+        found = around(*boxes(swept_symbol(0, BOUND), swept_symbol(1, BOUND)))
+    assert not guards
+    channels = [set(range(a, b)) for (a, b), _ in found]
+    assert sum(map(len, channels)) == len(set().union(*channels))
+    for place in PLACES:
+        assert found.at(place).contains(Region.of(*boxes(*place)))

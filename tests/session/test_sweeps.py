@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -71,6 +72,15 @@ def serve_anywhere(session: tg.GraphSession) -> None:
     session.keeper.chooser = session.runner.chooser = Anywhere()
 
 
+def shuffled(x: tg.Node, layer: Callable[[tg.Node], tg.Node]) -> tg.Node:
+    """Half of the channels go through a layer, the others past it; then they take turns."""
+    batch, channels, *space = x.shape
+    half = channels // 2
+    both = tg.ops.concat([x[:, :half], layer(x[:, half:])], 1)
+    pairs = both.reshape(batch, 2, half, *space).permute(0, 2, 1, 3, 4)
+    return pairs.reshape(batch, channels, *space)
+
+
 class Network:
     """A random network of windows over small integers: sums are exact."""
 
@@ -84,8 +94,14 @@ class Network:
 
     def _layer(self, x: tg.Node) -> tg.Node:
         kinds = ["conv", "conv", "points", "max_pool", "relu", "residual", "pad", "sum", "rows"]
-        kind = self.draw(st.sampled_from(kinds))
-        small = min(x.shape[2:])
+        kind = self.draw(st.sampled_from([*kinds, "shuffle", "dense"]))
+        small, channels = min(x.shape[2:]), x.shape[1]
+        if kind == "shuffle" and channels % 2 == 0:
+            return shuffled(x, lambda half: tg.ops.clamp(self._conv(half, 3, 1, 1), -9, 9))
+        if kind == "dense":
+            both = tg.ops.concat([x, tg.ops.clamp(self._conv(x, 3, 1, 1), -9, 9)], 1)
+            less = tg.ops.conv(tg.ops.relu(both), self._weight(channels, 2 * channels, 1, 1))
+            return tg.ops.clamp(less, -9, 9)
         if kind == "relu":
             return tg.ops.relu(x)
         if kind == "sum":
@@ -122,7 +138,8 @@ class Network:
 def test_runs_anywhere_are_right_at_every_place(data: Any) -> None:
     """Of a patch of any size, kept or not, in one image or in each of several."""
     batch = data.draw(st.integers(1, 2))
-    shape = (batch, 2, data.draw(st.integers(4, 9)), data.draw(st.integers(4, 9)))
+    channels = data.draw(st.sampled_from([2, 2, 4]))
+    shape = (batch, channels, data.draw(st.integers(4, 9)), data.draw(st.integers(4, 9)))
     network = Network(data, shape)
     random = np.random.default_rng(data.draw(st.integers(0, 99)))
     x = random.integers(-4, 5, size=shape).astype(np.float32)
@@ -521,6 +538,33 @@ def test_layers_over_channels_hold_no_program_to_its_place(monkeypatch: pytest.M
 
     computed = computed_at_places(session, run, image, "linear_panels")
     assert computed[0, 0] < computed[0, 11] < computed[9, 9]
+
+
+@pytest.mark.skipif(panels.blocks is None, reason="numba is not installed")
+@pytest.mark.parametrize("layers", [2, 5])
+def test_windows_of_channels_that_are_shuffled_are_as_many_calls_as_an_image_takes(
+    layers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each layer reaches further in half of the channels than the one before it in the other half:
+    as many windows as channels, of which neither is in the other at every place. They are taken
+    for one around them, by calls that ask nothing of the place.
+    """
+    only("conv", "conv_panels", "conv", monkeypatch)
+    random, g, wide = np.random.default_rng(0), tg.GraphBuilder(), 64
+    weights = [g.parameter(f"w{i}", (wide // 2, wide // 2, 3, 3)) for i in range(layers)]
+    x = g.input("x", (1, wide, 24, 24))
+    for weight in weights:
+        x = tg.ops.clamp(shuffled(x, partial(tg.ops.conv, weight=weight, padding=1)), -9, 9)
+    g.output("y", tg.ops.max_(x, (2, 3)))
+    values = {one.name: random.integers(-1, 2, one.shape).astype(np.float32) for one in weights}
+    image = random.integers(-4, 5, size=(1, wide, 24, 24)).astype(np.float32)
+    checked = _checked(g.build(), {**values, "x": image})
+    computed = computed_at_places(checked.session, checked.run, image, "conv_panels")
+    assert computed[0, 0] < computed[0, 11] < computed[9, 9]
+    calls = len(checked.session.last.program.instructions)
+    checked.session.forget()
+    checked.run()
+    assert calls <= len(checked.session.last.program.instructions) + 2
 
 
 def test_what_calls_are_modelled_at_holds_no_program_to_its_place(

@@ -459,6 +459,11 @@ def same(a: Coord, b: Coord) -> bool:
     return not a < b and not b < a
 
 
+def same_anywhere(a: Coord, b: Coord) -> bool:
+    """Whether two coordinates are the same number; in a sweep, at all places, without a guard."""
+    return (a - b) == 0 if moves_freely(a) or moves_freely(b) else same(a, b)
+
+
 def value_of(coord: Coord) -> int:
     """The number where one stands, unguarded: for costs and drawings, never for regions."""
     return coord.at(STANDING.origin) if isinstance(coord, Moving) else coord

@@ -53,6 +53,7 @@ from tgbench.base.coords import (
     lowest,
     moves_freely,
     same,
+    same_anywhere,
     smaller,
     value_of,
 )
@@ -639,16 +640,11 @@ def _bands(
     return [Box(((start, stop), *rest)) for start, stop, section in bands for rest in section]
 
 
-def _is_same(a: Coord, b: Coord) -> bool:
-    """Whether two coordinates are the same number; in a sweep, at all places."""
-    return (a - b) == 0 if moves_freely(a) or moves_freely(b) else same(a, b)
-
-
 def _same_boxes(a: list[Box], b: list[Box]) -> bool:
     return a == b or (
         len(a) == len(b)
         and all(
-            _is_same(p, r) and _is_same(q, s)
+            same_anywhere(p, r) and same_anywhere(q, s)
             for x, y in zip(a, b, strict=True)
             for (p, q), (r, s) in zip(x, y, strict=True)
         )

@@ -7,9 +7,10 @@ steadied    [2:5]  [2:5]  [3:6]  [3:6]      three wherever it is: code for one s
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 
 from tgbench.base.coords import moves_freely, steady
-from tgbench.base.regions import Box, Region
+from tgbench.base.regions import Box, Interval, Region
 
 
 def is_free(region: Region) -> bool:
@@ -35,24 +36,30 @@ def steadied(region: Region, shape: Sequence[int]) -> Region:
     )
 
 
-def together(a: Region, b: Region) -> Region:
-    """A region around two, at least one of them of a sweep: a union would be other boxes elsewhere.
-
-    Boxes that differ in nothing but where they move are one, as those of one image of a batch.
+def around(*boxes: Box) -> Region:
+    """The union of boxes; in a sweep a region around it. What one box has beside another would be
+    none, or other boxes, elsewhere: those that meet wherever neither moves are one, as those of an
+    image of a batch.
     """
-    boxes = list(a)
-    for box in b:
-        i = next((i for i, one in enumerate(boxes) if _stand_alike(one, box)), None)
-        if i is None:
-            boxes.append(box)
-        else:
-            boxes[i] = boxes[i].hull(box)
-    return Region.of(*boxes)
+    if not any(box.moves for box in boxes):
+        return Region.of(*boxes)
+    free = [any(map(moves_freely, chain(*sides))) for sides in zip(*boxes, strict=True)]
+    if not any(free):
+        return Region.of(*boxes)
+    found: dict[tuple[Interval, ...], Box] = {}
+    for box in boxes:
+        wide, stands = box, _standing(box, free)
+        while (other := next((one for one in found if _meet(one, stands)), None)) is not None:
+            wide = wide.hull(found.pop(other))
+            stands = _standing(wide, free)
+        found[stands] = wide
+    return Region.of(*found.values())
 
 
-def _stand_alike(one: Box, other: Box) -> bool:
-    """Whether two boxes are the same where neither moves."""
-    return all(
-        mine == theirs or any(map(moves_freely, (*mine, *theirs)))
-        for mine, theirs in zip(one, other, strict=True)
-    )
+def _standing(box: Box, free: Sequence[bool]) -> tuple[Interval, ...]:
+    """The sides of a box that do not go with a sweep."""
+    return tuple([side for side, is_free in zip(box, free, strict=True) if not is_free])
+
+
+def _meet(one: Sequence[Interval], other: Sequence[Interval]) -> bool:
+    return all(a < d and c < b for (a, b), (c, d) in zip(one, other, strict=True))

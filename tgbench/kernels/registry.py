@@ -18,7 +18,15 @@ from enum import Enum
 from itertools import pairwise
 from typing import Any, TypeAlias, TypeVar, TypeVarTuple
 
-from tgbench.base.coords import Coord, largest, moves_freely, same, unguarded, value_of
+from tgbench.base.coords import (
+    Coord,
+    largest,
+    moves_freely,
+    same,
+    same_anywhere,
+    unguarded,
+    value_of,
+)
 from tgbench.base.errors import KernelError
 from tgbench.base.known import ConstantData, SparsityPattern
 from tgbench.base.memo import Memo, once_each, outlives
@@ -133,7 +141,7 @@ class View:
         if sum(moves_freely(self.shape[axis]) for axis in axes) > 1:
             return None
         for outer, inner in pairwise(axes):
-            if not same(self.strides[outer], self.strides[inner] * self.shape[inner]):
+            if not same_anywhere(self.strides[outer], self.strides[inner] * self.shape[inner]):
                 return None
         size: Coord = 1
         for axis in axes:

@@ -26,7 +26,7 @@ from typing import NamedTuple, TypeAlias
 
 from tgbench.base.coords import Coord
 from tgbench.base.regions import EMPTY, NOTHING, Box, Left, Region, Sides, thinned
-from tgbench.base.sweeps import is_free, steadied, together
+from tgbench.base.sweeps import around, is_free, steadied
 from tgbench.graph.graph import Graph, Node
 from tgbench.graph.op_table import Call
 from tgbench.runs.buckets import BucketClass, Place
@@ -355,8 +355,10 @@ class Propagator:
             if not missing.boxes:
                 return NodePart(EMPTY, region, ())
             if node in self.storage.lasting:
-                reused, region = region, together(missing, there.dirty)
+                reused, region = region, around(*missing, *there.dirty)
         region = widened(node.call, less_known(node.call, region))
+        if len(region) > 1:
+            region = covered(node.call, region, EMPTY)
         if self._is_for_one_size(node):
             region = steadied(region, node.shape)
         return NodePart(region, reused, rules.needed(node.call, region))

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from tgbench.base.memo import Allowance
 from tgbench.base.regions import EMPTY, Box, Left, Region, coarsened, union
-from tgbench.base.sweeps import is_free, together
+from tgbench.base.sweeps import around, is_free
 from tgbench.base.tiles import Tiling
 from tgbench.graph.graph import Expansion, Node, outline_of
 from tgbench.graph.op_table import Call
@@ -226,7 +226,7 @@ def _joined(region: Region, parts: Sequence[Region]) -> Region:
 
 def _union(a: Region, b: Region) -> Region:
     """A region around it in a sweep."""
-    return together(a, b) if is_free(a) or is_free(b) else a.union(b)
+    return around(*a, *b) if is_free(a) or is_free(b) else a.union(b)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from tgbench.base.errors import GraphError
 from tgbench.base.regions import Box, Region
+from tgbench.base.sweeps import around
 from tgbench.graph.op_table import Dim
 
 
@@ -45,7 +46,7 @@ def up(region: Region, shape: tuple[Dim, ...], out_shape: tuple[Dim, ...]) -> Re
         )
         for box in region
     ]
-    return Region.of(*boxes)
+    return around(*boxes)
 
 
 def down(box: Box, shape: tuple[Dim, ...]) -> Region:

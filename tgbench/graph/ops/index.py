@@ -16,6 +16,7 @@ from tgbench.base.errors import GraphError
 from tgbench.base.known import ConstantData, SparsityPattern, intervals_of
 from tgbench.base.memo import once_each
 from tgbench.base.regions import EMPTY, Box, Interval, Region
+from tgbench.base.sweeps import around
 from tgbench.graph.graph import Node, fact_of
 from tgbench.graph.op_table import Array, Attrs, Call, OpDef, TensorType, register
 from tgbench.graph.ops.elementwise import where
@@ -100,7 +101,7 @@ def _gather_forward(call: Call, regions: tuple[Region, ...]) -> Region:
     shape, indices, axis = call.in_shapes[0], call.in_shapes[1], call.attrs["axis"]
     picks = _picks(call)
     if picks is not None:
-        return Region.of(
+        return around(
             *(
                 Box([*box[:axis], interval, *box[axis + 1 :]])
                 for box in regions[0]
@@ -111,7 +112,7 @@ def _gather_forward(call: Call, regions: tuple[Region, ...]) -> Region:
     boxes = [Box([*box[:axis], *whole, *box[axis + 1 :]]) for box in regions[0]]
     front, back = Box.full(shape[:axis]), Box.full(shape[axis + 1 :])
     boxes += [Box([*front, *box, *back]) for box in regions[1]]
-    return Region.of(*boxes)
+    return around(*boxes)
 
 
 def _gather_needed(call: Call, box: Box) -> tuple[Region, ...]:
@@ -119,7 +120,7 @@ def _gather_needed(call: Call, box: Box) -> tuple[Region, ...]:
     picks = _picks(call)
     if picks is not None:
         rows = [Box([*box[:axis], part, *box[axis + 1 :]]) for part in picks.read(box[axis])]
-        return Region.of(*rows), Region((Box((box[axis],)),))
+        return around(*rows), Region((Box((box[axis],)),))
     table = Box([*box[:axis], (0, shape[axis]), *box[axis + rank :]])
     return Region((table,)), Region((Box(box[axis : axis + rank]),))
 
@@ -178,7 +179,7 @@ def _scatter_forward(call: Call, regions: tuple[Region, ...]) -> Region:
     if not regions[1].is_empty:
         return Region.full(shape)
     written = [Box([*box[:axis], (0, shape[axis]), *box[axis + 1 :]]) for box in regions[2]]
-    return regions[0].union(Region.of(*written))
+    return regions[0].union(around(*written))
 
 
 def _scatter_needed(call: Call, box: Box) -> tuple[Region, ...]:
@@ -262,7 +263,7 @@ def _moved(box: Box, starts: Sequence[int], sign: int) -> Box:
 
 def _update_forward(call: Call, regions: tuple[Region, ...]) -> Region:
     kept = regions[0].subtract(Region((_window(call),)))
-    return kept.union(Region.of(*(_moved(box, call.attrs["start"], 1) for box in regions[1])))
+    return kept.union(around(*(_moved(box, call.attrs["start"], 1) for box in regions[1])))
 
 
 def _update_needed(call: Call, box: Box) -> tuple[Region, ...]:
@@ -394,7 +395,7 @@ def gather_elements(x: Node, index: Node, axis: int) -> Node:
 def _scatter_elements_forward(call: Call, regions: tuple[Region, ...]) -> Region:
     x, axis = call.in_shapes[0], call.attrs["axis"]
     written = [_line(box, axis, x[axis]) for region in regions[1:] for box in region]
-    return regions[0].union(Region.of(*written))
+    return regions[0].union(around(*written))
 
 
 def _scatter_elements_needed(call: Call, box: Box) -> tuple[Region, ...]:

@@ -17,6 +17,7 @@ from tgbench.base.coords import Coord, same
 from tgbench.base.errors import GraphError
 from tgbench.base.known import MOST_KNOWN, Fact, pattern_fact
 from tgbench.base.regions import EMPTY, Box, Interval, Region
+from tgbench.base.sweeps import around, is_free
 from tgbench.graph.dims import expanded
 from tgbench.graph.graph import Node
 from tgbench.graph.op_table import (
@@ -38,7 +39,9 @@ from tgbench.graph.op_table import (
 from tgbench.graph.ops.broadcasting import down, up
 from tgbench.graph.ops.masks import MASKED, Mask, aligned, mask_fact, mask_of
 
-MOST_RUNS = 64  # a reshape that cuts a box into more runs than this is covered by its hull
+# A reshape that cuts a box into more runs than these is covered by its hull; in a sweep the windows
+# of all channels between two that are shuffled are computed in one call.
+MOST_RUNS, MOST_SWEPT = 64, 8
 
 
 def _one_input(name: str) -> Callable[[Attrs, tuple[TensorType, ...]], None]:
@@ -91,8 +94,10 @@ def groups(before: Sequence[int], after: Sequence[int]) -> list[tuple[list[int],
     return result
 
 
-def _ravel(box: Sequence[Interval], sizes: Sequence[int]) -> Iterator[tuple[Coord, Coord]]:
-    """The linear runs of a box inside a row-major block of these sizes."""
+def _ravel(
+    box: Sequence[Interval], sizes: Sequence[int], most: int
+) -> Iterator[tuple[Coord, Coord]]:
+    """The linear runs of a box inside a row-major block of these sizes; past so many, around it."""
     strides = [prod(sizes[axis + 1 :]) for axis in range(len(sizes))]
     inner = len(sizes)  # axes from here on are whole
     while inner and same(box[inner - 1][0], 0) and same(box[inner - 1][1], sizes[inner - 1]):
@@ -103,7 +108,7 @@ def _ravel(box: Sequence[Interval], sizes: Sequence[int]) -> Iterator[tuple[Coor
     outer, (start, stop) = box[: inner - 1], box[inner - 1]
     extents = [b - a for a, b in outer]
     counts = [extent.pin() if not isinstance(extent, int) else extent for extent in extents]
-    if prod(counts) > MOST_RUNS:
+    if prod(counts) > most:
         first = sum(a * s for (a, _), s in zip(box, strides, strict=True))
         last = sum((b - 1) * s for (_, b), s in zip(box, strides, strict=True))
         yield first, last + 1
@@ -144,19 +149,22 @@ def _remap(region: Region, before: tuple[int, ...], after: tuple[int, ...]) -> R
     """A region of one shape, in the row-major coordinates of another of equal size."""
     if region == Region.full(before):
         return Region.full(after)
-    parts = groups(before, after)
+    parts, most = groups(before, after), MOST_SWEPT if is_free(region) else MOST_RUNS
     boxes: list[Box] = []
     for box in region:
-        choices = []
+        choices = list[list[tuple[Interval, ...]]]()
         for left, right in parts:
+            if len(left) == len(right) == 1:  # the same dimension: nothing is asked of where it is
+                choices.append([(box[left[0]],)])
+                continue
             sizes = [after[axis] for axis in right]
-            runs = _ravel([box[axis] for axis in left], [before[axis] for axis in left])
+            runs = _ravel([box[axis] for axis in left], [before[axis] for axis in left], most)
             choices.append([piece for run in runs for piece in _unravel(*run, sizes)])
         boxes += [
             Box([interval for piece in pieces for interval in piece])
             for pieces in product(*choices)
         ]
-    return Region.of(*boxes)
+    return around(*boxes)
 
 
 def _reshape_known(call: Call, facts: Facts) -> Fact | None:
@@ -243,7 +251,7 @@ register(
         "permute",
         same_dtype,
         lambda attrs, x: x.transpose(attrs["axes"]),
-        lambda call, regions: Region.of(
+        lambda call, regions: around(
             *(Box(box[axis] for axis in call.attrs["axes"]) for box in regions[0])
         ),
         _permute_needed,
@@ -315,7 +323,7 @@ def _slice_forward(call: Call, regions: tuple[Region, ...]) -> Region:
             hit.append((low, high))
         else:
             boxes.append(Box(hit))
-    return Region.of(*boxes)
+    return around(*boxes)
 
 
 def _slice_needed(call: Call, box: Box) -> tuple[Region, ...]:
@@ -333,7 +341,7 @@ def _slice_needed(call: Call, box: Box) -> tuple[Region, ...]:
     if prod(map(len, choices)) > MOST_RUNS:
         choices = [[(some[0][0], some[-1][1]) if some[0][0] <= some[-1][0]
                     else (some[-1][0], some[0][1])] for some in choices]  # fmt: skip
-    return (Region.of(*(Box(pick) for pick in product(*choices))),)
+    return (around(*(Box(pick) for pick in product(*choices))),)
 
 
 def _slice_known(call: Call, facts: Facts) -> Fact | None:
@@ -513,7 +521,7 @@ def _concat_forward(call: Call, regions: tuple[Region, ...]) -> Region:
                 start, stop = joined.pop()[axis][0], moved[axis][1]
                 moved = Box([*moved[:axis], (start, stop), *moved[axis + 1 :]])
             joined.append(moved)
-    return Region.of(*joined)
+    return around(*joined)
 
 
 def _goes_on(before: Box, after: Box, axis: int) -> bool:
@@ -616,7 +624,7 @@ def _pad_forward(call: Call, regions: tuple[Region, ...]) -> Region:
     if regions[0] == Region.full(shape):
         sizes = zip(attrs["low"], shape, attrs["high"], strict=True)
         return Region.full(tuple(low + size + high for low, size, high in sizes))
-    return Region.of(
+    return around(
         *(
             Box((a + low, b + low) for (a, b), low in zip(box, attrs["low"], strict=True))
             for box in regions[0]

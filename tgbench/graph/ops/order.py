@@ -11,6 +11,7 @@ import numpy as np
 
 from tgbench.base.errors import GraphError
 from tgbench.base.regions import Box, Interval, Region
+from tgbench.base.sweeps import around
 from tgbench.graph.graph import Node
 from tgbench.graph.op_table import Array, Attrs, Call, OpDef, TensorType, register, same_dtype
 
@@ -38,7 +39,7 @@ def _indices(attrs: Attrs, dtypes: tuple[str, ...]) -> str:
 
 def _cumsum_forward(call: Call, regions: tuple[Region, ...]) -> Region:
     axis, size = call.attrs["axis"], call.in_shapes[0][call.attrs["axis"]]
-    return Region.of(*(_along(box, axis, (box[axis][0], size)) for box in regions[0]))
+    return around(*(_along(box, axis, (box[axis][0], size)) for box in regions[0]))
 
 
 def _cumsum_needed(call: Call, box: Box) -> tuple[Region, ...]:
@@ -74,7 +75,7 @@ def _kept(call: Call) -> int:
 
 def _lines_forward(call: Call, regions: tuple[Region, ...]) -> Region:
     axis = call.attrs["axis"]
-    return Region.of(*(_along(box, axis, (0, _kept(call))) for box in regions[0]))
+    return around(*(_along(box, axis, (0, _kept(call))) for box in regions[0]))
 
 
 def _lines_needed(call: Call, box: Box) -> tuple[Region, ...]:

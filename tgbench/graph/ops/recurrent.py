@@ -25,6 +25,7 @@ import numpy as np
 
 from tgbench.base.errors import GraphError
 from tgbench.base.regions import Box, Region
+from tgbench.base.sweeps import around
 from tgbench.graph.graph import Node
 from tgbench.graph.op_table import Array, Attrs, Call, OpDef, TensorType, register, same_dtype
 from tgbench.graph.ops.elementwise import _sigmoid
@@ -96,7 +97,7 @@ def _forward(call: Call, regions: tuple[Region, ...]) -> Region:
     found = [Box(((0, steps), samples, row)) for _, samples, _ in regions[STATE].boxes]
     for (start, _), samples, _ in regions[GATES].boxes:
         found.append(Box(((start, steps), samples, row)))
-    return Region.of(*found)
+    return around(*found)
 
 
 def _needed(call: Call, box: Box) -> tuple[Region, ...]:

@@ -15,6 +15,7 @@ import numpy as np
 from tgbench.base.errors import GraphError
 from tgbench.base.known import Fact, SparsityPattern, open_fact, pattern_fact
 from tgbench.base.regions import Box, Region
+from tgbench.base.sweeps import around
 from tgbench.graph.graph import Node
 from tgbench.graph.op_table import (
     FLOATS,
@@ -67,7 +68,7 @@ def _forward(call: Call, regions: tuple[Region, ...]) -> Region:
         )
         for box in region
     ]
-    return Region.of(*boxes)
+    return around(*boxes)
 
 
 def _lines(call: Call, box: Box) -> Box:

@@ -15,6 +15,7 @@ import numpy as np
 
 from tgbench.base.errors import GraphError
 from tgbench.base.regions import Box, Region
+from tgbench.base.sweeps import around
 from tgbench.graph.graph import Node
 from tgbench.graph.op_table import (
     FLOATS,
@@ -51,7 +52,7 @@ def _forward(call: Call, regions: tuple[Region, ...]) -> Region:
         for (start, _), *sides in region.boxes
     ]
     found += [Box(((0, rows), *sides)) for _, *sides in regions[STATE].boxes]
-    return Region.of(*found)
+    return around(*found)
 
 
 def _needed(call: Call, box: Box) -> tuple[Region, ...]:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tgbench.base.coords import Coord, same
+from tgbench.base.coords import Coord, same_anywhere
 from tgbench.base.regions import Box, Interval
 from tgbench.graph.ops.layout import _unravel, groups
 from tgbench.kernels.registry import Kernel, Scratch, Site, View, register
@@ -254,9 +254,9 @@ def _linear(index: Sequence[int], shape: Sequence[int]) -> int:
 
 
 def _is_whole(site: Site) -> bool:
-    """Whether both sides are whole tensors laid out in row-major order."""
+    """Whether both sides are whole tensors laid out in row-major order, wherever one stands."""
     whole = all(
-        same(a, 0) and same(b, n)
+        same_anywhere(a, 0) and same_anywhere(b, n)
         for (a, b), n in zip(site.out_box, site.call.out.shape, strict=True)
     )
     return whole and is_dense(site.out) and is_dense(inputs(site)[0])

@@ -19,6 +19,7 @@ from tgbench.base.coords import value_of
 from tgbench.base.errors import GraphError
 from tgbench.base.memo import once_each
 from tgbench.base.regions import Box, Interval, Region
+from tgbench.base.sweeps import around
 from tgbench.graph.graph import Node
 from tgbench.graph.op_table import (
     FLOATS,
@@ -123,7 +124,7 @@ def _conv_forward(call: Call, regions: tuple[Region, ...]) -> Region:
         boxes += combined((box[0], outputs), reached)
     for region in regions[1:]:
         boxes += [Box((batch, box[0], *space)) for box in region]
-    return Region.of(*boxes)
+    return around(*boxes)
 
 
 def _conv_needed(call: Call, box: Box) -> tuple[Region, ...]:
@@ -131,7 +132,7 @@ def _conv_needed(call: Call, box: Box) -> tuple[Region, ...]:
     groups, outputs = call.attrs["groups"], box[1]
     inputs = _grouped(outputs, weight[0] // groups, x[1] // groups)
     parts = [window.read(part) for window, part in zip(_windows(call), box[2:], strict=True)]
-    return Region.of(*combined((box[0], inputs), parts)), *_weights(call, outputs)
+    return around(*combined((box[0], inputs), parts)), *_weights(call, outputs)
 
 
 @once_each
@@ -307,7 +308,7 @@ def _transpose_forward(call: Call, regions: tuple[Region, ...]) -> Region:
         boxes += [Box((batch, channels, *space)) for channels in _written(box, weight, groups)]
     for region in regions[2:]:
         boxes += [Box((batch, box[0], *space)) for box in region]
-    return Region.of(*boxes)
+    return around(*boxes)
 
 
 def _written(box: Box, weight: Shape, groups: int) -> list[Interval]:
@@ -327,7 +328,7 @@ def _transpose_needed(call: Call, box: Box) -> tuple[Region, ...]:
     rest = [Region((Box((inputs, columns, *taps)),))]
     if len(call.in_shapes) > 2:
         rest.append(Region((Box((box[1],)),)))
-    return Region.of(*combined((box[0], inputs), parts)), *rest
+    return around(*combined((box[0], inputs), parts)), *rest
 
 
 def _transpose_reference(attrs: Attrs, x: Array, weight: Array, *bias: Array) -> Array:

@@ -16,6 +16,7 @@ import numpy as np
 
 from tgbench.base.errors import GraphError
 from tgbench.base.regions import Box, Interval, Region
+from tgbench.base.sweeps import around
 from tgbench.graph.graph import Node
 from tgbench.graph.op_table import Array, Attrs, Call, OpDef, TensorType, register, same_dtype
 from tgbench.graph.ops.images.windows import Windows, combined, per_axis
@@ -67,7 +68,7 @@ def _forward(call: Call, regions: tuple[Region, ...]) -> Region:
             windows = tap_windows(call.attrs, columns, tap)
             places = [window.read(part) for window, part in zip(windows, box[4:], strict=True)]
             boxes += combined(box[:2], places)
-    return Region.of(*boxes)
+    return around(*boxes)
 
 
 def _numbers(interval: Interval) -> range:
@@ -80,7 +81,7 @@ def _needed(call: Call, box: Box) -> tuple[Region, ...]:
         windows = tap_windows(call.attrs, columns, tap)
         read = [window.reached(part) for window, part in zip(windows, box[2:], strict=True)]
         boxes += combined((*box[:2], *((k, k + 1) for k in tap)), read)
-    return (Region.of(*boxes),)
+    return (around(*boxes),)
 
 
 def _reference(attrs: Attrs, columns: Array) -> Array:

@@ -16,6 +16,7 @@ import numpy as np
 from tgbench.base.errors import GraphError
 from tgbench.base.memo import once_each
 from tgbench.base.regions import Box, Region
+from tgbench.base.sweeps import around
 from tgbench.graph.dims import is_symbolic
 from tgbench.graph.graph import Node
 from tgbench.graph.op_table import (
@@ -82,12 +83,12 @@ def _forward(call: Call, regions: tuple[Region, ...]) -> Region:
     for box in regions[0]:
         reached = [w.reached(part) for w, part in zip(_windows(call), box[2:], strict=True)]
         boxes += combined(box[:2], reached)
-    return Region.of(*boxes)
+    return around(*boxes)
 
 
 def _needed(call: Call, box: Box) -> tuple[Region, ...]:
     parts = [w.read(part) for w, part in zip(_windows(call), box[2:], strict=True)]
-    return (Region.of(*combined(box[:2], parts)),)
+    return (around(*combined(box[:2], parts)),)
 
 
 def least(dtype: str) -> float | int:

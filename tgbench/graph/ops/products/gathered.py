@@ -15,6 +15,7 @@ import numpy as np
 
 from tgbench.base.errors import GraphError
 from tgbench.base.regions import Box, Region
+from tgbench.base.sweeps import around
 from tgbench.graph.graph import Node
 from tgbench.graph.op_table import FLOATS, Array, Attrs, Call, OpDef, TensorType, register
 from tgbench.graph.ops.index import INTEGERS
@@ -44,7 +45,7 @@ def _forward(call: Call, regions: tuple[Region, ...]) -> Region:
     found = [Box((*box[:-1], wide)) for box in regions[ROWS]]
     found += [Box((*box, wide)) for box in regions[INDEX]]
     found += [Box((*rows, columns)) for _, columns, _ in regions[WEIGHT].boxes]
-    return Region.of(*found)
+    return around(*found)
 
 
 def _needed(call: Call, box: Box) -> tuple[Region, ...]:

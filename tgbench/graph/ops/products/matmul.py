@@ -16,6 +16,7 @@ from tgbench.base.errors import GraphError
 from tgbench.base.known import ConstantData, Fact, SparsityPattern, pattern_fact
 from tgbench.base.memo import once_each
 from tgbench.base.regions import Box, Interval, Region
+from tgbench.base.sweeps import around
 from tgbench.graph.graph import Node
 from tgbench.graph.op_table import Attrs, Call, Dim, OpDef, TensorType, register, same_dtype
 from tgbench.graph.ops.broadcasting import broadcast_shape, down, up
@@ -70,7 +71,7 @@ def _forward(call: Call, regions: tuple[Region, ...]) -> Region:
             slab = Box([*_front(front, batch_a), (0, rows), box[-2]])
             met = _met(call, 0, slab, len(batch_a))
             boxes += [Box([*front, interval, box[-1]]) for interval in met]
-    return Region.of(*boxes)
+    return around(*boxes)
 
 
 def _front(batch: Box, operand_batch: Sequence[Dim]) -> Box:
@@ -102,8 +103,8 @@ def _needed(call: Call, box: Box) -> tuple[Region, ...]:
     if not depths:
         depths = [(0, 1)]  # nothing but known zeros; one of them makes the 0
     return (
-        Region.of(*(Box([*front_a, box[-2], k]) for k in depths)),
-        Region.of(*(Box([*front_b, k, box[-1]]) for k in depths)),
+        around(*(Box([*front_a, box[-2], k]) for k in depths)),
+        around(*(Box([*front_b, k, box[-1]]) for k in depths)),
     )
 
 
