@@ -221,7 +221,14 @@ def _left_by_both(left_by: Any) -> Any:
     return both
 
 
-def test_as_little_is_computed_after_what_was_left_in_numbers() -> None:
+def test_as_little_is_computed_after_what_was_left_in_numbers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def rows(made: program.Program, origin: tuple[int, ...]) -> float:
+        every = (region for step in made.steps for region in step.compute.values())
+        return sum(region.at(origin).elements for region in every)
+
+    monkeypatch.setattr(program.Program, "takes_ns", rows)
     random = np.random.default_rng(3)
     edits = [(int(random.integers(ROWS)), int(random.integers(ROWS))) for _ in range(40)]
 
@@ -232,7 +239,8 @@ def test_as_little_is_computed_after_what_was_left_in_numbers() -> None:
 
     over_the_place = computed()
     with _always_new():
-        assert computed() == over_the_place
+        in_numbers = computed()
+    assert sum(in_numbers) <= sum(over_the_place)
     assert 0 < sum(over_the_place) < ROWS * len(edits) / 2
 
 
