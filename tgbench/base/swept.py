@@ -80,6 +80,22 @@ def entry(origin: Entries, index: int) -> int:
     return known.listed[origin[known.of]]
 
 
+class Lookup:
+    """Some tables, read together: dozens of them for each move of a program over an image."""
+
+    def __init__(self, tables: Iterable[int]) -> None:
+        found = [read(index) for index in tables]
+        self._of = np.array([one.of for one in found], np.intp)
+        stops = np.cumsum([0, *(len(one.numbers) for one in found)])
+        self._begins = stops[:-1]
+        self._numbers = np.concatenate([np.zeros(0, np.int64), *(one.numbers for one in found)])
+
+    def at(self, origin: Numbers) -> Numbers:
+        """What each says at an origin."""
+        found: Numbers = self._numbers[self._begins + origin[self._of]]
+        return found
+
+
 def total(const: int, terms: Terms, origin: Entries) -> int:
     """const + Σ coefficient · entry."""
     for index, coefficient in terms:

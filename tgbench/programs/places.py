@@ -2,7 +2,7 @@
 
     forms of shapes, strides and offsets  +  origin  →  numbers
 
-Equal layers share forms: each that differs is worked out once a move (`Forms`).
+Equal layers share forms: each that differs is worked out once a move (`ViewForms`).
 """
 
 from __future__ import annotations
@@ -12,62 +12,55 @@ from typing import Any, NamedTuple, TypeAlias
 
 import torch
 
-from tgbench.base.coords import Coord, Moving, at, total_at
-from tgbench.base.swept import Terms, entry
+from tgbench.base.coords import Coord, Moving, at
+from tgbench.base.forms import Forms
 from tgbench.kernels.binding import Buffers, tensor_of
 from tgbench.kernels.registry import View
 
 Origin: TypeAlias = tuple[int, ...]
+Part: TypeAlias = tuple[int, int]  # see `ViewForms.of_coord`
 Saved: TypeAlias = list[tuple[torch.Tensor, torch.Tensor]]  # (where it lies, its copy)
 
 
 class Here(NamedTuple):
-    """What forms are at an origin.
+    """What views are made of at an origin.
 
     Fields:
         tuples: shapes and strides, by number.
-        sums: Σ coefficient · origin[index] of what offsets are made of, by number.
+        numbers: what forms are, by number.
     """
 
     tuples: list[tuple[int, ...]]
-    sums: list[int]
+    numbers: list[int]
 
 
-class Forms:
+class ViewForms:
     """What views of a program share, numbered."""
 
     def __init__(self) -> None:
+        self._forms = Forms()
         self._tuples: dict[tuple[Coord, ...], int] = {}
-        self._moving: list[int] = []  # of these, that differ from place to place
-        self._sums: dict[Terms, int] = {}
-        self._entries: dict[int, None] = {}  # of the origin, and tables, that forms go with
+        self._moving: dict[int, list[Part]] = {}  # of these, that differ from place to place
 
     def of_tuple(self, forms: tuple[Coord, ...]) -> int:
+        """The number of a shape, or of strides."""
         found = self._tuples.get(forms)
         if found is None:
             found = self._tuples[forms] = len(self._tuples)
             if Moving in map(type, forms):
-                self._moving.append(found)
-                self._take(i for one in forms if isinstance(one, Moving) for i, _ in one.terms)
+                self._moving[found] = list(map(self.of_coord, forms))
         return found
 
-    def _take(self, entries: Iterable[int]) -> None:
-        self._entries.update(dict.fromkeys(entries))
-
-    def of_coord(self, form: Coord) -> tuple[int, int, int]:
-        """const, which sum, per: the form is (const + sum) / per."""
-        const, terms, per = (
-            (form.const, form.terms, form.per) if isinstance(form, Moving) else (form, (), 1)
-        )
-        self._take(i for i, _ in terms)
-        return const, self._sums.setdefault(terms, len(self._sums)), per
+    def of_coord(self, form: Coord) -> Part:
+        """A number, and which form is added to it; −1 for none."""
+        return (0, self._forms.number(form)) if isinstance(form, Moving) else (form, -1)
 
     def at(self, origin: Origin) -> Here:
-        here = {i: entry(origin, i) for i in self._entries}
+        numbers = [*self._forms.at(origin), 0]
         tuples: list[Any] = list(self._tuples)
-        for i in self._moving:
-            tuples[i] = tuple([at(one, here) for one in tuples[i]])
-        return Here(tuples, [total_at(0, terms, here) for terms in self._sums])
+        for i, parts in self._moving.items():
+            tuples[i] = tuple([const + numbers[which] for const, which in parts])
+        return Here(tuples, numbers)
 
 
 def moves(view: View) -> bool:
@@ -90,18 +83,19 @@ def pointed(view: View, buffers: Buffers, origin: Origin) -> torch.Tensor:
 class Follower:
     """A tensor that follows the origin."""
 
-    __slots__ = ("const", "per", "shape", "strides", "tensor", "which")
+    __slots__ = ("offset", "shape", "strides", "tensor")
 
-    def __init__(self, tensor: torch.Tensor, view: View, buffers: Buffers, forms: Forms) -> None:
+    def __init__(
+        self, tensor: torch.Tensor, view: View, buffers: Buffers, forms: ViewForms
+    ) -> None:
         self.tensor = tensor
         lead = int(buffers[view.buffer, view.dtype].storage_offset())
         self.shape, self.strides = forms.of_tuple(view.shape), forms.of_tuple(view.strides)
-        self.const, self.which, self.per = forms.of_coord(view.offset + lead)
+        self.offset = forms.of_coord(view.offset + lead)
 
     def move(self, here: Here) -> None:
-        tuples, sums = here
-        offset = (self.const + sums[self.which]) // self.per
-        self.tensor.as_strided_(tuples[self.shape], tuples[self.strides], offset)
+        (tuples, numbers), (const, which) = here, self.offset
+        self.tensor.as_strided_(tuples[self.shape], tuples[self.strides], const + numbers[which])
 
 
 class Spared:
@@ -117,7 +111,7 @@ class Spared:
         self.origin: Origin | None = origin
         self.pairs: Saved = []
         self.places: list[torch.Tensor] = []
-        self._forms, self._moving = Forms(), list[Follower]()
+        self._forms, self._moving = ViewForms(), list[Follower]()
         self._is_of_a_size = True
         for view in views:
             tensor = pointed(view, buffers, origin)

@@ -21,6 +21,7 @@ import numpy as np
 import torch
 
 from tgbench.base.coords import Coord, Domain, Guard, Moving, at
+from tgbench.base.forms import Forms
 from tgbench.base.memo import Memo
 from tgbench.base.regions import Box
 from tgbench.base.words import counted
@@ -30,7 +31,7 @@ from tgbench.kernels.numba.chain import Loop, LoopChain
 from tgbench.kernels.registry import Function, Host, Prepared, Site, View
 from tgbench.kernels.views import Bound
 from tgbench.programs.pace import Pace
-from tgbench.programs.places import Follower, Forms, Spared, moves, pointed
+from tgbench.programs.places import Follower, Spared, ViewForms, moves, pointed
 from tgbench.runs.pausing import Pausing, at_once
 from tgbench.runs.propagate import Step
 from tgbench.runs.work import Work
@@ -232,10 +233,10 @@ class Program:
     shown: dict[Any, Any] = field(default_factory=dict)
     size_bytes: int = 0
     _tensors: dict[View, torch.Tensor] = field(default_factory=dict)
-    _forms: Forms = field(default_factory=Forms)
+    _forms: ViewForms = field(default_factory=ViewForms)
     _moving: list[Follower] = field(default_factory=list)
     _rebuilt: list[_Rebuilt] = field(default_factory=list)
-    _numbers: list[Moving] = field(default_factory=list)  # that are arguments
+    _numbers: Forms = field(default_factory=Forms)  # that are arguments
     _chains: dict[int, LoopChain] = field(default_factory=dict)  # by number of the call
     _shows_elsewhere: bool = True  # whether what is handed out is elsewhere at another origin
 
@@ -270,9 +271,9 @@ class Program:
     ) -> Pausing[None]:
         self.shown.clear()
         self.calls, self.results, self._tensors = [], {}, {}  # of a bind that was interrupted
-        self._moving, self._rebuilt, self._numbers, self._chains = [], [], [], {}
-        self._forms = Forms()
-        numbers: dict[Moving, int] = {}
+        self._moving, self._rebuilt, self._chains = [], [], {}
+        self._forms = ViewForms()
+        self._numbers = Forms()
 
         def tensor(view: View) -> torch.Tensor:
             return self._tensor(view, buffers, origin)
@@ -287,14 +288,13 @@ class Program:
             places, arrays = [], []
             for position, argument in enumerate(instruction.arguments):
                 if type(argument) is Moving:
-                    places.append((position, numbers.setdefault(argument, len(numbers))))
+                    places.append((position, self._numbers.number(argument)))
                 elif type(argument) is Host and moves(argument.view):
                     arrays.append((position, tensor(argument.view)))
             if places or arrays:
                 rebuilt = _Rebuilt(len(self.calls), instruction.function, arguments, places, arrays)
                 self._rebuilt.append(rebuilt)
             self.calls.append((instruction.function, tuple(arguments)))
-        self._numbers = list(numbers)
         for i, chain in self._chains.items():
             chain.close()
             self.calls[i] = chain.execute, (0, len(chain))
@@ -395,7 +395,7 @@ class Program:
             words = np.array(origin, np.int64)
             for chain in self._chains.values():
                 chain.move_to(words)
-        numbers = [number.at(origin) for number in self._numbers]
+        numbers = self._numbers.at(origin)
         for rebuilt in self._rebuilt:
             arguments = rebuilt.arguments
             for position, which in rebuilt.places:

@@ -14,6 +14,7 @@ from math import prod
 from typing import TypeAlias
 
 from tgbench.base.coords import Coord, Moving, at
+from tgbench.base.forms import Forms
 
 Place: TypeAlias = tuple[int, ...]  # an origin
 
@@ -32,7 +33,7 @@ class Work:
 
     def __init__(self) -> None:
         self.still_ns = 0.0
-        self._extents: dict[Moving, int] = {}  # numbered: each is worked out once a place
+        self._extents = Forms()
         self._rates: dict[tuple[int, ...], float] = {}  # nanoseconds by products of extents
         self._known: dict[Place, float] = {}
 
@@ -67,7 +68,7 @@ class Work:
         other = 0 if there is None else _product(moving, there)
         if there is not None and other > 0 and other != count:
             rate = min(max((time_ns(there) - here_ns) / (other - count), 0.0), rate)
-        which = tuple([self._extents.setdefault(one, len(self._extents)) for one in moving])
+        which = tuple(map(self._extents.number, moving))
         self._rates[which] = self._rates.get(which, 0.0) + rate
         self.still_ns += here_ns - rate * count
 
@@ -79,7 +80,7 @@ class Work:
         if found is None:
             if len(self._known) >= MOST_PLACES:
                 self._known.clear()
-            sizes = [max(at(one, place), 0) for one in self._extents]
+            sizes = [max(size, 0) for size in self._extents.at(place)]
             found = self.still_ns
             for which, rate in self._rates.items():
                 for i in which:

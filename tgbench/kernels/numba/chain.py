@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from tgbench.base import once
 from tgbench.base.coords import Moving, at
 from tgbench.base.errors import KernelError
-from tgbench.base.swept import FIRST, Terms, entry
+from tgbench.base.swept import FIRST, Lookup, Terms
 from tgbench.graph.op_table import ITEMSIZE
 from tgbench.kernels.registry import Host, Prepared
 from tgbench.kernels.views import Bound
@@ -167,18 +167,16 @@ class LoopChain:
             np.array(self._starts, np.int64),
         )
         self._forms = np.array(self._moves, np.int64)
+        self._lookup = Lookup(self._tables)
         self.by_team = any(one.by_team for one in self.loops)
         self._go = entries.run_long if self.size_bytes > LONG_BYTES else entries.run
         _call_once(self._go)
         self.move_to(np.array(self._origin, np.int64))
 
     def move_to(self, origin: Words) -> None:
-        if self._tables:
-            there = origin.tolist()
-            more = [entry(there, table) for table in self._tables]
-            origin = np.concatenate([origin, np.array(more, np.int64)])
         if self._moves:
-            entries.move(self._table, self._forms, origin)
+            both = np.concatenate([origin, self._lookup.at(origin)]) if self._tables else origin
+            entries.move(self._table, self._forms, both)
 
     def execute(self, first: int, stop: int) -> None:
         """Some of the calls; raises what one of them raises."""
