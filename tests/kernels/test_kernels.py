@@ -351,6 +351,13 @@ for _before, _after in (((4, 6), (24,)), ((24,), (4, 6)), ((4, 6), (6, 4)), ((2,
         lambda g, b=_before, a=_after: x(g, *b).reshape(a),
         "integers",
     )
+for _before, _after in (((2, 8, 7, 8, 7), (2, 7, 8, 7, 8)), ((3, 4, 6, 2), (3, 6, 4, 2)),
+                        ((4, 6, 1, 5), (2, 2, 6, 5)), ((6, 4), (4, 6))):  # fmt: skip
+    case(
+        f"reshape_otherwise_{_before}_{_after}",
+        lambda g, a=_before, b=_after: x(g, *a).reshape(*b),
+        "integers",
+    )
 case("reshape_cut", lambda g: ops.pad(x(g, 3, 4), (2, 0), (0, 2)).reshape(30), "integers")
 case("iota", lambda g: ops.iota(g, (3, 5, 2), 1))
 case("iota_float", lambda g: ops.iota(g, (4, 3), 0, "float32"))
@@ -979,6 +986,32 @@ def scratch_at(kernel: Kernel, site: Site, memory: Memory, origin: tuple[int, ..
     for j, (shape, dtype) in enumerate(kernel.scratch(site)):
         size = int(np.prod([at(n, origin) for n in shape], dtype=int))
         memory.add(("scratch", j), max(size, 1), dtype)
+
+
+@pytest.mark.parametrize("which", ["neither", "source", "target"])
+def test_windows_cut_otherwise_are_one_copy_where_a_side_has_no_gaps(which: str) -> None:
+    """8 windows of 7 as 7 of 8, in two dimensions, as a grid of attention does to its windows."""
+    node = x(GraphBuilder(), 3, 8, 7, 8, 7).reshape(3, 7, 8, 7, 8)
+    array = np.arange(np.prod(node.shape), dtype=np.float32).reshape(node.inputs[0].shape)
+    memory = Memory()
+    sides = {"source": node.inputs[0].shape, "target": node.shape}
+    views = {}
+    for side, shape in sides.items():
+        wide = (*shape[:-1], shape[-1] + (side != which))
+        view = replace(dense(wide, "float32"), buffer=side).narrow(len(shape) - 1, 0, shape[-1])
+        memory.add(side, int(np.prod(wide)), "float32")
+        views[side] = view
+    memory.tensor(views["source"]).copy_(torch.from_numpy(array))
+    whole, have = Box.full(node.shape), Box.full(node.inputs[0].shape)
+    site = Site(node.call, whole, (have,), views["target"], (views["source"],), "cpu", (None,))
+    (kernel,) = (one for one in KERNELS["reshape"] if one.name == "reshape")
+    function, arguments = kernel.bind(site, ())
+    function(*memory.bound(arguments))
+    np.testing.assert_array_equal(memory.tensor(views["target"]), array.reshape(node.shape))
+    if which == "neither":
+        assert len(arguments) <= 2 * 14**2  # ends of windows of 7 and of 8, in two dimensions
+    else:
+        assert function is copy_
 
 
 def test_elements_are_repeated_wherever_a_slice_begins() -> None:

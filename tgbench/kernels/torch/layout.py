@@ -25,7 +25,6 @@ from tgbench.kernels.views import (
     inputs,
     is_complete,
     is_dense,
-    line,
     part,
     reshaped,
     split,
@@ -175,14 +174,20 @@ def _fine(sizes: Sequence[int], size: int) -> tuple[list[int], list[int]]:
     return taken, rest
 
 
-def _refined(view: View, have: Box, shape: Sequence[int], fine: Sequence[int]) -> View:
-    """A view of a box, moved to stand at the tensor's element 0, each dimension split finely."""
-    rest, axis = list(fine), 0
-    for size, (start, _) in zip(shape, have, strict=True):
+def _at_zero(view: View, have: Box, shape: Sequence[int]) -> View:
+    """A view of a box, moved to stand at the tensor's element 0."""
+    for axis, (size, (start, _)) in enumerate(zip(shape, have, strict=True)):
+        view = view.narrow(axis, -start, size)
+    return view
+
+
+def _finely(view: View, first: int, shape: Sequence[int], fine: Sequence[int]) -> View:
+    """Dimensions of these sizes, from one on, each split finely."""
+    rest = list(fine)
+    for size in shape:
         taken, rest = _fine(rest, size)
-        sizes = taken or [1]
-        view = split(view.narrow(axis, -start, size), axis, sizes)
-        axis += len(sizes)
+        view = split(view, first, taken)
+        first += len(taken)
     return view
 
 
@@ -191,7 +196,7 @@ def _cells(box: Sequence[Interval], shape: Sequence[int], fine: Sequence[int]) -
     rest, choices = list(fine), []
     for size, (start, stop) in zip(shape, box, strict=True):
         taken, rest = _fine(rest, size)
-        choices.append(_unravel(start, stop, taken) if taken else [((0, 1),)])
+        choices.append(_unravel(start, stop, taken))
     return [Box(interval for piece in pieces for interval in piece) for pieces in product(*choices)]
 
 
@@ -204,33 +209,53 @@ def _without_ones(view: View, shape: Sequence[int], box: Box) -> tuple[View, Box
     return view, Box(box[axis] for axis in kept), [shape[axis] for axis in kept]
 
 
-def _reshape_pairs(site: Site) -> Pairs | None:
-    """Copies between views in the common refinement of both shapes, if there is one."""
+def _reshape_pairs(site: Site) -> Pairs:
+    """Copies, as few as there may be: for each run of dimensions that is another one in the other
+    shape, between views of both in their common refinement; where there is none, of one of them in
+    the shape of the other, if its memory allows that; else of stretches that stay in one row of
+    both.
+    """
     (x,) = inputs(site)
     source, have, before = _without_ones(x, site.call.in_shapes[0], _read(site, 0))
     target, want, after = _without_ones(site.out, site.call.out.shape, site.out_box)
-    fine: list[int] = []
-    for left, right in groups(before, after):
-        common = _common([before[axis] for axis in left], [after[axis] for axis in right])
-        if common is None:
-            return None
-        fine += common
-    old = _refined(source, have, before, fine)
-    new = _refined(target, want, after, fine)
-    origin = Box.full(fine)
-    return [
-        (part(new, origin, cell), part(old, origin, cell)) for cell in _cells(want, after, fine)
-    ]
-
-
-def _reshape_rows(site: Site) -> Pairs:
-    """The copies where shapes share no refinement: runs that stay in one row of both."""
-    (x,) = inputs(site)
-    have, before, after = _read(site, 0), site.call.in_shapes[0], site.call.out.shape
-    box = [(int(start), int(stop)) for start, stop in site.out_box]
+    source, target = _at_zero(source, have, before), _at_zero(target, want, after)
+    choices: list[list[tuple[Box, Box]]] = []
+    are_rows = False
+    for left, right in reversed(groups(before, after)):  # so that axes before stay what they are
+        sizes, wide = [before[axis] for axis in left], [after[axis] for axis in right]
+        box, fine = Box([want[axis] for axis in right]), _common(sizes, wide)
+        flat = other = None
+        if fine is None and _is_all(box, wide):
+            flat = target.flatten(right[0], right[-1] + 1)
+            other = source.flatten(left[0], left[-1] + 1) if flat is None else None
+        if fine is not None:
+            source = _finely(source, left[0], sizes, fine)
+            target = _finely(target, right[0], wide, fine)
+            choices.append([(cell, cell) for cell in _cells(box, wide, fine)])
+        elif flat is not None:
+            target = split(flat, right[0], sizes)
+            choices.append([(Box.full(sizes), Box.full(sizes))])
+        elif other is not None:
+            source = split(other, left[0], wide)
+            choices.append([(Box.full(wide), Box.full(wide))])
+        else:
+            are_rows = True
+            choices.append(_stretches(box, sizes, wide))
+    to, come = Box.full(target.shape), Box.full(source.shape)
     pairs: Pairs = []
-    for outer in product(*(range(start, stop) for start, stop in box[:-1])):
-        at, last = box[-1]
+    for cells in product(*reversed(choices)):
+        goes = part(target, to, Box(side for cell, _ in cells for side in cell))
+        comes = part(source, come, Box(side for _, cell in cells for side in cell))
+        pairs.append((_dropped(goes), _dropped(comes)) if are_rows else (goes, comes))
+    return pairs
+
+
+def _stretches(box: Box, before: Sequence[int], after: Sequence[int]) -> list[tuple[Box, Box]]:
+    """Stretches of a box that stay in one row of both shapes: where they are in each."""
+    found = []
+    sides = [(int(start), int(stop)) for start, stop in box]
+    for outer in product(*(range(start, stop) for start, stop in sides[:-1])):
+        at, last = sides[-1]
         while at < last:
             where, linear = [], _linear((*outer, at), after)
             for size in reversed(before):
@@ -238,12 +263,19 @@ def _reshape_rows(site: Site) -> Pairs:
                 linear //= size
             where.reverse()
             run = min(last - at, before[-1] - where[-1])
-            cell = Box([*((i, i + 1) for i in outer), (at, at + run)])
-            read = Box([*((i, i + 1) for i in where[:-1]), (where[-1], where[-1] + run)])
-            target, source = part(site.out, site.out_box, cell), part(x, have, read)
-            pairs.append((line(target), line(source)))
+            goes = Box([*((i, i + 1) for i in outer), (at, at + run)])
+            comes = Box([*((i, i + 1) for i in where[:-1]), (where[-1], where[-1] + run)])
+            found.append((goes, comes))
             at += run
-    return pairs
+    return found
+
+
+def _dropped(view: View) -> View:
+    """A view without its dimensions of one element."""
+    for axis in reversed(range(view.rank)):
+        if same_anywhere(view.shape[axis], 1):
+            view = view.select(axis, 0)
+    return view
 
 
 def _linear(index: Sequence[int], shape: Sequence[int]) -> int:
@@ -253,20 +285,17 @@ def _linear(index: Sequence[int], shape: Sequence[int]) -> int:
     return total
 
 
-def _is_whole(site: Site) -> bool:
-    """Whether both sides are whole tensors laid out in row-major order, wherever one stands."""
-    whole = all(
-        same_anywhere(a, 0) and same_anywhere(b, n)
-        for (a, b), n in zip(site.out_box, site.call.out.shape, strict=True)
-    )
-    return whole and is_dense(site.out) and is_dense(inputs(site)[0])
+def _is_all(box: Box, shape: Sequence[int]) -> bool:
+    """Whether a box is everything of a shape, wherever one stands."""
+    sides = zip(box, shape, strict=True)
+    return all(same_anywhere(a, 0) and same_anywhere(b, size) for (a, b), size in sides)
 
 
 def _bind_reshape(site: Site, scratch: tuple[View, ...]) -> Bound:
-    if _is_whole(site):
-        return copy_, (site.out, reshaped(inputs(site)[0], site.out.shape))
-    pairs = _reshape_pairs(site)
-    return copies(_reshape_rows(site) if pairs is None else pairs)
+    (x,) = inputs(site)
+    if _is_all(site.out_box, site.call.out.shape) and is_dense(site.out) and is_dense(x):
+        return copy_, (site.out, reshaped(x, site.out.shape))
+    return copies(_reshape_pairs(site))
 
 
 register(Kernel("reshape", "reshape", is_complete, calls_cost(1), _bind_reshape))
