@@ -419,6 +419,8 @@ IMAGE: dict[str, Case] = {
     "exact3d default": lambda vol, **_: aten._upsample_nearest_exact3d.default(vol, [6, 6, 6]),
     "linear default": lambda sig, **_: aten.upsample_linear1d.default(sig, [20], False),
     "bilinear default": lambda img, **_: aten.upsample_bilinear2d.default(img, [12, 12], True),
+    "bicubic": lambda img, **_: F.interpolate(img, scale_factor=1.7, mode="bicubic"),
+    "bicubic default": lambda img, **_: aten.upsample_bicubic2d.default(img, [12, 5], True),
     "trilinear default": lambda vol, **_: aten.upsample_trilinear3d.default(vol, [6, 6, 6], False),
     "fold": lambda vol, **_: F.fold(
         vol.flatten()[:96].reshape(1, 8, 12), (7, 9), (2, 2), (1, 2), 1, (2, 3)

@@ -692,12 +692,23 @@ _UPSAMPLES: dict[str, tuple[tuple[int, ...], dict[str, Any], dict[str, Any]]] = 
         (1, 1, 2, 2, 3), {"size": (3, 2, 5), "mode": "linear"},
         {"size": (3, 2, 5), "mode": "trilinear"},
     ),
+    "bicubic": (
+        (1, 1, 7, 5), {"size": (5, 9), "mode": "cubic"}, {"size": (5, 9), "mode": "bicubic"},
+    ),
+    "bicubic by a scale": (
+        (1, 1, 4, 6), {"scale": 1.7, "mode": "cubic"}, {"scale_factor": 1.7, "mode": "bicubic"},
+    ),
+    "bicubic corners": (
+        (1, 1, 3, 6), {"size": (5, 4), "mode": "cubic", "align_corners": True},
+        {"size": (5, 4), "mode": "bicubic", "align_corners": True},
+    ),
 }  # fmt: skip
 for _name, (_x, _options, _torchs) in _UPSAMPLES.items():
     case(
         f"upsample {_name}",
         lambda g, x=_x, o=_options: ops.upsample(x_of(g, *x), **o),
-        exact=_name not in ("bilinear", "trilinear"),  # matrices that are mostly open
+        exact=_name not in ("bilinear", "trilinear")
+        and "cubic" not in _name,  # matrices that are mostly open
         independent=_resampled(**_torchs),
     )
 

@@ -290,7 +290,7 @@ REFUSED: dict[str, Callable[[Node], Any]] = {
     ),
     "empty windows": lambda x: ops.max_pool(x, 9),
     "either size= or scale=": lambda x: ops.upsample(x),
-    "mode 'cubic'": lambda x: ops.upsample(x, size=4, mode="cubic"),
+    "mode 'lanczos'": lambda x: ops.upsample(x, size=4, mode="lanczos"),
     "do not divide": lambda x: ops.group_norm(x, 3),
     "which is odd": lambda x: ops.glu(x),
     "pad mode": lambda x: ops.pad_with(x, (0, 0, 1), (0, 0, 1), "mirror"),

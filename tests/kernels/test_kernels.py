@@ -466,6 +466,10 @@ for _name, _x, _options in (
     ("bilinear", (1, 2, 4, 5), {"scale": 2.0, "mode": "linear"}),
     ("corners", (1, 2, 4, 5), {"size": (7, 3), "mode": "linear", "align_corners": True}),
     ("trilinear", (1, 1, 3, 3, 4), {"size": (5, 3, 6), "mode": "linear"}),
+    ("cubic", (1, 2, 7), {"size": 5, "mode": "cubic"}),
+    ("bicubic", (1, 2, 6, 5), {"size": (9, 4), "mode": "cubic"}),
+    ("bicubic scale", (1, 2, 4, 3), {"scale": 1.6, "mode": "cubic"}),
+    ("bicubic corners", (1, 1, 5, 9), {"size": (7, 6), "mode": "cubic", "align_corners": True}),
 ):
     case(
         f"upsample_{_name}",

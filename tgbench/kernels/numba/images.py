@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from tgbench.base.coords import Coord, same, value_of
 from tgbench.graph.op_table import Call
 from tgbench.graph.ops.images.pool import least, pool_windows
-from tgbench.graph.ops.images.resample import changed_axes, linear_matrix, nearest_index
+from tgbench.graph.ops.images.resample import changed_axes, matrix_of, nearest_index
 from tgbench.kernels.numba.points import as_image, both
 from tgbench.kernels.numba.rows import CALL_NS, TYPES, add_kernel, compiled, span
 from tgbench.kernels.registry import Site, View, once_a_site
@@ -127,7 +127,7 @@ def _table(key: tuple[Any, ...], mode: str, align_corners: bool, dtype: str) -> 
     if mode != "linear":
         at = nearest_index(*key, mode == "nearest_exact")
         return at, np.zeros(len(at), dtype)
-    matrix = linear_matrix(*key, align_corners)
+    matrix = matrix_of("linear", *key, align_corners)
     at = (matrix != 0).argmax(1)
     return at, (1 - matrix[np.arange(len(at)), at]).astype(dtype)
 
@@ -143,6 +143,11 @@ def _tables(call: Call, dtype: str) -> list[Table]:
         else (np.arange(size), np.zeros(size, dtype))
         for axis, size in enumerate(call.in_shapes[0][2:], start=2)
     ]
+
+
+def _by_two(site: Site) -> tuple[View, View] | None:
+    """The same, where an element is made of no more than two along each dimension."""
+    return None if site.call.attrs["mode"] == "cubic" else _images(site)
 
 
 def _resample_cost(site: Site) -> float:
@@ -167,4 +172,4 @@ if stencils is not None:
     add_kernel("max_pool_numba", "max_pool", _images, _pool_cost, _binding(True))
     add_kernel("sum_pool_numba", "sum_pool", _images, _pool_cost, _binding(False))
     add_kernel("mean_numba", "mean", _all_points, _mean_cost, _bind_mean)
-    add_kernel("upsample_numba", "upsample", _images, _resample_cost, _bind_resample)
+    add_kernel("upsample_numba", "upsample", _by_two, _resample_cost, _bind_resample)

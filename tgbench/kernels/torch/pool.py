@@ -22,7 +22,7 @@ from tgbench.base.regions import Box
 from tgbench.graph.op_table import FLOATS, Call
 from tgbench.graph.ops.images.fold import tap_windows
 from tgbench.graph.ops.images.pool import least, pool_windows
-from tgbench.graph.ops.images.resample import changed_axes, linear_matrix, nearest_index
+from tgbench.graph.ops.images.resample import TAPS, changed_axes, matrix_of, nearest_index
 from tgbench.kernels.registry import Kernel, Site, View, register
 from tgbench.kernels.torch.conv import tap_views
 from tgbench.kernels.torch.elementwise import (
@@ -105,7 +105,9 @@ def _is_spatially(box: Box, shape: Sequence[int]) -> bool:
     return all(same(a, 0) and same(b, n) for (a, b), n in zip(box[2:], shape[2:], strict=True))
 
 
-_MODES = {3: "linear", 4: "bilinear", 5: "trilinear"}
+# What PyTorch calls them, by rank.
+_MODES = {("linear", 3): "linear", ("linear", 4): "bilinear", ("linear", 5): "trilinear",
+          ("cubic", 4): "bicubic"}  # fmt: skip
 
 
 def _upsample(x: Tensor, out: Tensor, options: dict[str, Any]) -> None:
@@ -113,15 +115,18 @@ def _upsample(x: Tensor, out: Tensor, options: dict[str, Any]) -> None:
 
 
 def _takes_whole(site: Site) -> bool:
-    is_given = [scale is not None for scale in site.call.attrs["scales"]]
-    return _is_whole(site) and site.out.dtype in FLOATS and not any(is_given) and site.out.rank <= 5
+    attrs, rank = site.call.attrs, site.out.rank
+    is_given = [scale is not None for scale in attrs["scales"]]
+    is_known = (attrs["mode"], rank) in _MODES if attrs["mode"] in TAPS else rank <= 5
+    return _is_whole(site) and site.out.dtype in FLOATS and not any(is_given) and is_known
 
 
 def _bind_upsample(site: Site, scratch: tuple[View, ...]) -> Bound:
     attrs, mode = site.call.attrs, site.call.attrs["mode"]
     options: dict[str, Any] = {"size": attrs["size"], "mode": mode.replace("_", "-")}
-    if mode == "linear":
-        options |= {"mode": _MODES[site.out.rank], "align_corners": attrs["align_corners"]}
+    if mode in TAPS:
+        name = _MODES[mode, site.out.rank]
+        options |= {"mode": name, "align_corners": attrs["align_corners"]}
     return _upsample, (*inputs(site), site.out, options)
 
 
@@ -146,7 +151,7 @@ def _rows(key: tuple[Any, ...], first: int, stop: int, low: int, dtype: str) -> 
 @lru_cache(4096)
 def _matrix(key: tuple[Any, ...], first: int, stop: int, low: int, high: int, dtype: str) -> Tensor:
     """How much of each row of the input slice is in each of these outputs."""
-    return torch.tensor(linear_matrix(*key)[first:stop, low:high], dtype=torch_dtype(dtype))
+    return torch.tensor(matrix_of(*key)[first:stop, low:high], dtype=torch_dtype(dtype))
 
 
 def _resample(x: Tensor, out: Tensor, *steps: Any) -> None:
@@ -167,8 +172,8 @@ def _bind_resample(site: Site, scratch: tuple[View, ...]) -> Bound:
         first, stop = int(site.out_box[axis][0]), int(site.out_box[axis][1])
         low, high = int(have[axis][0]), int(have[axis][1])
         dtype = site.out.dtype
-        if attrs["mode"] == "linear":
-            with_ends = (*key, attrs["align_corners"])
+        if attrs["mode"] in TAPS:
+            with_ends = (attrs["mode"], *key, attrs["align_corners"])
             steps += [axis, _matrix(with_ends, first, stop, low, high, dtype)]
         else:
             exact = attrs["mode"] == "nearest_exact"
@@ -179,7 +184,7 @@ def _bind_resample(site: Site, scratch: tuple[View, ...]) -> Bound:
 def _resample_cost(site: Site) -> float:
     read = site.operand(0)
     steps = len(site.call.attrs["size"])
-    per = prod(int(n) for n in read.shape[2:]) if site.call.attrs["mode"] == "linear" else 1
+    per = prod(int(n) for n in read.shape[2:]) if site.call.attrs["mode"] in TAPS else 1
     return float(steps * (4 * CALL_NS + site.out.size_bytes / BYTES_PER_NS * (2 + per**0.5 / 10)))
 
 
@@ -201,7 +206,7 @@ Factors = list[tuple[int, int]]  # of each axis along which elements are repeate
 
 def _factors(call: Call) -> Factors | None:
     """How often every element is copied along each axis; None where not all as often."""
-    if call.attrs["mode"] == "linear":
+    if call.attrs["mode"] in TAPS:
         return None
     found = []
     for axis, size, count, scale in changed_axes(call.attrs, call.in_shapes[0]):

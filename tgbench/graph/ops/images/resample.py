@@ -1,8 +1,9 @@
-"""Upsampling (or shrinking) of the spatial dimensions: nearest, and linear in each dimension.
+"""Upsampling (or shrinking) of the spatial dimensions: nearest, linear or cubic in each dimension.
 
-Both are a fixed map along each dimension, so the regions follow from what they decompose to: a
-gather at constant indices, and a product with a constant matrix that has two open elements a row.
-The maps are those of PyTorch's `interpolate`.
+All are a fixed map along each dimension, so the regions follow from what they decompose to: a
+gather at constant indices, or a product with a constant matrix that has two or four open elements a
+row. The maps are those of PyTorch's `interpolate`; cubic ones are R. Keys' convolution (IEEE
+Transactions on Acoustics, Speech and Signal Processing, 1981) with a = −0.75.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ from tgbench.graph.ops.images.windows import per_axis
 from tgbench.graph.ops.index import gather
 
 MOST_SIZES = 64  # of images that are remembered
-MODES = ("nearest", "nearest_exact", "linear")
+MODES = ("nearest", "nearest_exact", "linear", "cubic")
+TAPS = {"linear": 2, "cubic": 4}  # inputs that an output is made of along a dimension
+STEEP = -0.75  # the slope of a cubic at its first zero
 
 
 @lru_cache(MOST_SIZES)
@@ -38,22 +41,35 @@ def nearest_index(size: int, count: int, scale: float | None, exact: bool) -> Ar
 
 
 @lru_cache(MOST_SIZES)
-def linear_matrix(size: int, count: int, scale: float | None, align_corners: bool) -> Array:
+def matrix_of(mode: str, size: int, count: int, scale: float | None, align_corners: bool) -> Array:
     """[count, size]: how much of each input is in each output; float64."""
     outputs = np.arange(count, dtype=np.float64)
     if align_corners:
         at = outputs * ((size - 1) / (count - 1) if count > 1 else 0.0)
     else:
-        at = np.maximum((outputs + 0.5) * (size / count if scale is None else scale) - 0.5, 0.0)
-    first = np.minimum(np.floor(at).astype(np.int64), size - 1)
-    second = np.minimum(first + 1, size - 1)
-    share = at - first
-    matrix = np.zeros((count, size))
-    rows = np.arange(count)
-    np.add.at(matrix, (rows, first), 1 - share)
-    np.add.at(matrix, (rows, second), share)
+        at = (outputs + 0.5) * (size / count if scale is None else scale) - 0.5
+    if mode == "linear":
+        at = np.maximum(at, 0.0)
+    first = np.floor(at).astype(np.int64)
+    past = at - first
+    shares = {0: 1 - past, 1: past} if mode == "linear" else _cubic_shares(past)
+    matrix, rows = np.zeros((count, size)), np.arange(count)
+    for tap, share in shares.items():
+        np.add.at(matrix, (rows, np.clip(first + tap, 0, size - 1)), share)
     matrix.setflags(write=False)
     return matrix
+
+
+def _cubic_shares(past: Array) -> dict[int, Array]:
+    """Of the inputs around an output, that is so far past the one at 0."""
+
+    def near(x: Array) -> Array:
+        return np.asarray(((STEEP + 2) * x - (STEEP + 3)) * x * x + 1)
+
+    def far(x: Array) -> Array:
+        return np.asarray(((x - 5) * x + 8) * x * STEEP - 4 * STEEP)
+
+    return {-1: far(past + 1), 0: near(past), 1: near(1 - past), 2: far(2 - past)}
 
 
 def changed_axes(attrs: Attrs, shape: Sequence[Any]) -> list[tuple[int, int, int, float | None]]:
@@ -73,14 +89,17 @@ def _check(attrs: Attrs, types: tuple[TensorType, ...]) -> None:
         )
     if attrs["mode"] not in MODES or min(attrs["size"]) < 1:
         raise GraphError(f"upsample mode {attrs['mode']!r}; use one of {', '.join(MODES)}")
-    if attrs["mode"] == "linear" and types[0].dtype not in FLOATS:
-        raise GraphError(f"linear upsampling needs floats, got {types[0].dtype}; cast it first")
+    if attrs["mode"] in TAPS and types[0].dtype not in FLOATS:
+        raise GraphError(
+            f"{attrs['mode']} upsampling needs floats, got {types[0].dtype}; cast it first"
+        )
 
 
 def _decompose(attrs: Attrs, x: Node) -> Node:
     for axis, size, count, scale in changed_axes(attrs, x.shape):
-        if attrs["mode"] == "linear":
-            x = along(x, linear_matrix(size, count, scale, attrs["align_corners"]), axis)
+        if attrs["mode"] in TAPS:
+            matrix = matrix_of(attrs["mode"], size, count, scale, attrs["align_corners"])
+            x = along(x, matrix, axis)
         else:
             exact = attrs["mode"] == "nearest_exact"
             index = x.builder.constant(nearest_index(size, count, scale, exact))
@@ -91,8 +110,8 @@ def _decompose(attrs: Attrs, x: Node) -> Node:
 def _reference(attrs: Attrs, x: Array) -> Array:
     dtype = x.dtype
     for axis, size, count, scale in changed_axes(attrs, x.shape):
-        if attrs["mode"] == "linear":
-            matrix = linear_matrix(size, count, scale, attrs["align_corners"])
+        if attrs["mode"] in TAPS:
+            matrix = matrix_of(attrs["mode"], size, count, scale, attrs["align_corners"])
             x = np.moveaxis(np.tensordot(x, matrix, ([axis], [1])), -1, axis)
         else:
             exact = attrs["mode"] == "nearest_exact"
@@ -108,15 +127,11 @@ register(
         check=_check,
         decompose=_decompose,
         flops=lambda call, box: (
-            box.elements * (2 ** (len(box) - 1) if _is_linear(call.attrs) else 0)
+            2 * box.elements * TAPS.get(call.attrs["mode"], 0) ** (len(box) - 2)
         ),
         on_images=True,
     )
 )
-
-
-def _is_linear(attrs: Attrs) -> bool:
-    return bool(attrs["mode"] == "linear")
 
 
 def upsample(
@@ -132,8 +147,8 @@ def upsample(
     Args:
         size: the new size; or else
         scale: outputs per input: sizes are ⌊S · scale⌋, and positions follow the scale itself.
-        mode: "nearest", "nearest_exact" or "linear" (bilinear, trilinear by the rank).
-        align_corners: linear: the corner elements keep their values.
+        mode: "nearest", "nearest_exact", "linear" (bilinear, trilinear by the rank) or "cubic".
+        align_corners: linear, cubic: the corner elements keep their values.
 
     >>> from tgbench.graph.graph import GraphBuilder
     >>> upsample(GraphBuilder().input("x", (1, 2, 3, 3)), scale=2).shape

@@ -445,8 +445,11 @@ def _nearest(mode: str) -> Rule:
     return rule
 
 
-def _interpolated(site: CallSite, x: Node, size: Any, align_corners: bool, *scales: Any) -> Node:
-    return _resampled(site, x, scales, "linear", align_corners)
+def _interpolated(mode: str) -> Rule:
+    def rule(site: CallSite, x: Node, size: Any, align_corners: bool, *scales: Any) -> Node:
+        return _resampled(site, x, scales, mode, align_corners)
+
+    return rule
 
 
 for _n in (1, 2, 3):
@@ -454,7 +457,8 @@ for _n in (1, 2, 3):
         lowers(f"aten.upsample_nearest{_n}d.{_form}")(_nearest("nearest"))
         lowers(f"aten._upsample_nearest_exact{_n}d.{_form}")(_nearest("nearest_exact"))
 for _name in ("upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d"):
-    lowers(f"aten.{_name}.default", f"aten.{_name}.vec")(_interpolated)
+    lowers(f"aten.{_name}.default", f"aten.{_name}.vec")(_interpolated("linear"))
+lowers("aten.upsample_bicubic2d.default", "aten.upsample_bicubic2d.vec")(_interpolated("cubic"))
 
 
 @lowers("aten.col2im.default")
