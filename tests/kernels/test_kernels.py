@@ -299,7 +299,7 @@ case("attention_finite", lambda g: attend(
     g, 1, 4, 2, 5, 5,
     np.where(causal(5, 5), 0, np.finfo("float32").min).astype("float32")))  # fmt: skip
 
-for _axis in (0, 1):
+for _axis in (0, 1, 2):
     for _shape in ((), (3,), (2, 3)):
         for _dtype in ("int64", "int32", "uint8"):
             case(

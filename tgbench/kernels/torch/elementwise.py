@@ -20,6 +20,7 @@ from tgbench.kernels.views import Bound, dense, first_row, inputs, is_complete, 
 
 CALL_NS = 1_000.0  # one torch call on a tiny tensor
 BYTES_PER_NS = 40.0  # from the caches, all cores
+ELEMENT_NS = 8.0  # one that `index_select` picks by itself
 
 fill_: Callable[[Tensor, float], Tensor] = Tensor.fill_
 copy_: Callable[[Tensor, Tensor], Tensor] = Tensor.copy_
@@ -310,15 +311,15 @@ register(Kernel("full", "full", is_complete, calls_cost(0.5), _bind_full))
 # --- gather and scatter ------------------------------------------------------------------------
 
 
-def _gather(x: Tensor, axis: int, index: Tensor, out: Tensor) -> None:
+def _gather(pick: Callable[..., Any], x: Tensor, axis: int, index: Tensor, out: Tensor) -> None:
     try:
-        torch.index_select(x, axis, index, out=out)
+        pick(x, axis, index, out=out)
     except (
         IndexError,
         RuntimeError,
     ):  # negative indices count from the end; any others raise again
         from_front = torch.where(index < 0, index + x.shape[axis], index)
-        torch.index_select(x, axis, from_front, out=out)
+        pick(x, axis, from_front, out=out)
 
 
 def _wrapped(index: Tensor, size: int, wide: Tensor, below: Tensor) -> None:
@@ -367,7 +368,23 @@ def _gathers_directly(site: Site) -> bool:
 
 def _bind_gather(site: Site, scratch: tuple[View, ...]) -> Bound:
     x, index, out = _gather_parts(site)
-    return _gather, (x, site.call.attrs["axis"], index, out)
+    return _gather, (torch.index_select, x, site.call.attrs["axis"], index, out)
+
+
+def _gathers_last(site: Site) -> bool:
+    """Whether single elements are picked, along the last dimension."""
+    is_last = site.call.attrs["axis"] == len(site.call.in_shapes[0]) - 1
+    return is_last and site.call.inputs[1].dtype == "int64" and _gathers_directly(site)
+
+
+def _bind_gather_last(site: Site, scratch: tuple[View, ...]) -> Bound:
+    """An index for each element: `index_select` takes twenty times as long for single ones."""
+    x, index, out = _gather_parts(site)
+    assert index is not None
+    assert out is not None
+    for _ in range(out.rank - 1):
+        index = index.insert(0)
+    return _gather, (torch.gather, x, out.rank - 1, index.expand(*out.shape), out)
 
 
 def _gather_scratch(site: Site) -> tuple[Scratch, ...]:
@@ -431,12 +448,26 @@ def _gathers(site: Site) -> float:
     return CALL_NS + 2 * site.out.size_bytes / BYTES_PER_NS
 
 
+def _gathers_rows(site: Site) -> float:
+    """The same, where rows are no single elements."""
+    are_rows = site.call.attrs["axis"] < len(site.call.in_shapes[0]) - 1
+    return _gathers(site) + (0.0 if are_rows else ELEMENT_NS * site.out.elements)
+
+
 def _gathers_any(site: Site) -> float:
-    return 4 * _gathers(site)
+    return 4 * _gathers_rows(site)
 
 
 # On CUDA an index out of range is an assertion of the device, so there they are wrapped first.
-register(Kernel("gather", "gather", _gathers_directly, _gathers, _bind_gather, devices=("cpu",)))
+register(
+    Kernel("gather", "gather", _gathers_directly, _gathers_rows, _bind_gather, devices=("cpu",))
+)
+register(
+    Kernel(
+        "gather_last", "gather", _gathers_last, _gathers, _bind_gather_last,
+        devices=("cpu",),
+    )
+)  # fmt: skip
 register(
     Kernel("gather_any", "gather", is_complete, _gathers_any, _bind_gather_any, _gather_scratch)
 )
