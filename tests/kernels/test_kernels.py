@@ -305,7 +305,7 @@ for _axis in (0, 1, 2):
             case(
                 f"gather_{_axis}_{_shape}_{_dtype}",
                 lambda g, a=_axis, s=_shape, d=_dtype: ops.gather(
-                    x(g, 4, 5, 2), x(g, *s, dtype=d, name="index"), a
+                    x(g, 4, 5, 4), x(g, *s, dtype=d, name="index"), a
                 ),
                 "integers",
             )
