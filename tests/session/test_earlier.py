@@ -73,7 +73,12 @@ def test_what_notes_say_is_there_is_right(
     """Before each run all is garbage that neither what stands nor a note calls valid; after it, all
     that they call valid equals what is computed anew. Under budgets, values share bytes.
     """
-    graph, make = case
+    _run_under_budgets(*case, seed, share, data)
+
+
+def _run_under_budgets(
+    graph: Graph, make: Maker, seed: int, share: float, data: st.DataObject
+) -> None:
     runs = [(data.draw(changes(graph)), _wanted(graph, data)) for _ in range(8)]
     low = smallest_budget(graph, make(0), runs[0][1])
     roomy = CheckedSession(graph, make(0), calibrate=False)
@@ -191,21 +196,9 @@ def test_the_same_is_left_in_numbers(
     case: tuple[Graph, Maker], seed: int, share: float, data: st.DataObject
 ) -> None:
     """As over the place, there; and whatever is called valid is right, all else being garbage."""
-    graph, make = case
-    runs = [(data.draw(changes(graph)), _wanted(graph, data)) for _ in range(8)]
-    low = smallest_budget(graph, make(0), runs[0][1])
-    roomy = CheckedSession(graph, make(0), calibrate=False)
-    roomy.run(want=runs[0][1])
-    room = max(roomy.session.placement.size_bytes - low, 0)
-    for budget in (None, low + int(share * room)):
-        with _always_new() as patch:
-            patch.setattr(Keeper, "left_by", _left_by_both(Keeper.left_by))
-            session = _told(
-                CheckedSession(graph, make(0), memory=budget, calibrate=False), _drawn(seed)
-            )
-            with suppress(BudgetError):  # a larger run than was asked for may not fit
-                for i, (change, want) in enumerate(runs):
-                    session.run(edited(session.values, change, make(i)), want)
+    with _always_new() as patch:
+        patch.setattr(Keeper, "left_by", _left_by_both(Keeper.left_by))
+        _run_under_budgets(*case, seed, share, data)
 
 
 def _left_by_both(left_by: Any) -> Any:
