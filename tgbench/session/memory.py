@@ -6,7 +6,8 @@ program, and carries states from one run to the next.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from functools import cache
 from itertools import pairwise
 from typing import Any, TypeAlias
 
@@ -461,15 +462,7 @@ class Memory:
         with Footing(spot.origin):
             different, which = self.fates(program, spot.kind)
         fates = [fate.at(spot.origin, spot.origin) for fate in different]
-        left, known = list[Alike](), dict[tuple[Region, int], Region]()
-        slots = self.placement.slots
-        for part, fate, nodes in self._groups(tuple([one.nodes for one in before.parts]), which):
-            valid = before.parts[part].valid if part >= 0 else EMPTY
-            if (valid, fate) not in known:
-                known[valid, fate] = fates[fate].after(valid)
-            region = known[valid, fate]
-            if region.boxes:
-                left.append(Alike(region, slots[nodes[0]].start, nodes))
+        left = self._left_alike(before, which, cache(lambda valid, i: fates[i].after(valid)))
         if self.placement.sliding:
             dirty = {node: one.at(spot.origin) for node, one in self.dirty_in(spot.kind).items()}
             after = self.states.here(program.after, spot.origin)
@@ -485,27 +478,44 @@ class Memory:
         return self.propagator.forward(changes(self.scheduled.graph, kind, kind.symbols))
 
     def _left(self, program: Program, state: int, kind: BucketClass) -> ValidityPattern:
-        """What is kept of what was there, and what was computed; worked out once for all nodes of
-        which the same was there, and that fare alike.
-        """
-        before, slots = self.states.patterns[state], self.placement.slots
+        """What is kept of what was there, and what was computed."""
+        before = self.states.patterns[state]
         different, which = self.fates(program, kind)
-        regions = [valid for valid, _, _ in before.parts]
-        left, known = list[Alike](), dict[Hashable, Region]()
-        for part, fate, nodes in self._groups(tuple([one.nodes for one in before.parts]), which):
-            valid, becomes = regions[part] if part >= 0 else EMPTY, different[fate]
+        known = dict[Hashable, Region]()
+
+        def left_of(valid: Region, fate: int) -> Region:
+            becomes = different[fate]
             sides = common_sides((valid, *becomes.regions))
             what = thinned(valid, sides), becomes.thinned(sides)  # of rows of any width, mostly
             if what not in known:
                 lost = self._lost.get(what[1], what[1].lost)
                 known[what] = what[1].after(what[0], lost)
-            region = widened(known[what], sides)
-            if region.boxes:
-                left.append(Alike(region, slots[nodes[0]].start, nodes))
+            return widened(known[what], sides)
+
+        left = self._left_alike(before, which, left_of)
         if self.placement.sliding:
             after = self.states.patterns[program.after].regions
             left += self._windows_left(program, before.regions, self.dirty_in(kind), after)
         return ValidityPattern.joined(left)
+
+    def _left_alike(
+        self,
+        before: ValidityPattern,
+        which: tuple[int, ...],
+        left_of: Callable[[Region, int], Region],
+    ) -> list[Alike]:
+        """What is left of each node; worked out once for all nodes of which the same was there, and
+        that fare alike.
+
+        Args:
+            left_of: what a fate leaves of what was valid.
+        """
+        left, slots = list[Alike](), self.placement.slots
+        for part, fate, nodes in self._groups(tuple([one.nodes for one in before.parts]), which):
+            region = left_of(before.parts[part].valid if part >= 0 else EMPTY, fate)
+            if region.boxes:
+                left.append(Alike(region, slots[nodes[0]].start, nodes))
+        return left
 
     def _groups(
         self, parts: tuple[tuple[Node, ...], ...], which: tuple[int, ...]
