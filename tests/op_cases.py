@@ -150,6 +150,11 @@ case(
 )
 case("add scalars", lambda g: x_of(g) + x_of(g, name="y"), independent=_torch("add"))
 case("cast", lambda g: x_of(g, 2, 3).cast("int32"), independent=lambda attrs, x: np.int32(x))
+case(
+    "copy_to",
+    lambda g: ops.copy_to(-ops.copy_to(x_of(g, 2, 3), "cpu:1")),
+    independent=lambda attrs, x: x,
+)
 case("cast bool", lambda g: x_of(g, 2, 3).cast("bool"), independent=lambda attrs, x: x != 0)
 case(
     "where",

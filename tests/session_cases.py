@@ -16,9 +16,10 @@ import torch
 from tgbench.base.errors import BudgetError
 from tgbench.base.regions import Region
 from tgbench.graph.graph import Graph, Node
+from tgbench.graph.op_table import HOME
 from tgbench.graph.reference import evaluate
-from tgbench.kernels.registry import ARENA
-from tgbench.memory.placement import Slot
+from tgbench.kernels.registry import ARENA, OnDevice
+from tgbench.memory.placement import SPACE_BYTES, Slot
 from tgbench.programs.held import Held
 from tgbench.runs.buckets import region_of_index
 from tgbench.session.memory import Memory
@@ -57,19 +58,27 @@ def held_values(keeper: Keeper) -> dict[Node, Held]:
     return keeper.states.patterns[valid].at(standing.last.origin).state
 
 
-def valid_bytes(keeper: Keeper) -> Array:
-    """A flag per byte of the arena: whether an input, a state or a valid element lies there."""
+def valid_bytes(keeper: Keeper, device: str) -> Array:
+    """A flag per byte of a device's memory: whether an input, a state or a valid element lies
+    there.
+    """
     memory = keeper.memory
-    flags = np.zeros(memory.arena.numel(), bool)
+    flags = np.zeros(_memory_of(memory, device).numel(), bool)
     for node in memory.placement.slots:
-        if node.is_leaf:
+        if node.is_leaf and not device:
             flags[_bytes_of(memory, node)] = True
     for node, held in held_values(keeper).items():
+        if node.type.device != device:
+            continue
         slot = memory.placement.slots[node]
         inside = in_slot(flags[_bytes_of(memory, node)], slot)
         for box in held.valid:
             inside[_within(box, held.start)] = True
     return flags
+
+
+def _memory_of(memory: Memory, device: str) -> torch.Tensor:
+    return memory.elsewhere[device] if device else memory.arena
 
 
 def in_slot(flat: Array, slot: Slot) -> Array:
@@ -81,7 +90,8 @@ def in_slot(flat: Array, slot: Slot) -> Array:
 
 def _bytes_of(memory: Memory, node: Node) -> slice:
     slot = memory.placement.slots[node]
-    return slice(slot.offset_bytes, slot.offset_bytes + slot.elements * node.type.itemsize)
+    first = slot.offset_bytes % SPACE_BYTES
+    return slice(first, first + slot.elements * node.type.itemsize)
 
 
 def _within(box: Any, start: Any) -> tuple[slice, ...]:
@@ -89,9 +99,10 @@ def _within(box: Any, start: Any) -> tuple[slice, ...]:
 
 
 def fill_invalid(keeper: Keeper, poison: bytes) -> None:
-    arena = keeper.memory.arena.numpy()
-    garbage = np.frombuffer(poison * (arena.size // len(poison) + 1), np.uint8)[: arena.size]
-    np.copyto(arena, garbage, where=~valid_bytes(keeper))
+    for device in (HOME, *keeper.memory.elsewhere):
+        memory = _memory_of(keeper.memory, device).numpy()
+        garbage = np.frombuffer(poison * (memory.size // len(poison) + 1), np.uint8)[: memory.size]
+        np.copyto(memory, garbage, where=~valid_bytes(keeper, device))
 
 
 def held_array(memory: Memory, node: Node, held: Held) -> list[tuple[Any, Array]]:
@@ -102,9 +113,9 @@ def held_array(memory: Memory, node: Node, held: Held) -> list[tuple[Any, Array]
 
 
 def _flat(memory: Memory, node: Node) -> torch.Tensor:
-    slot = memory.placement.slots[node]
-    flat = memory.buffers[ARENA, node.dtype]
-    first = slot.offset_bytes // node.type.itemsize
+    slot, device = memory.placement.slots[node], node.type.device
+    flat = memory.buffers[OnDevice(device) if device else ARENA, node.dtype]
+    first = slot.offset_bytes % SPACE_BYTES // node.type.itemsize
     return flat[first : first + slot.elements]
 
 

@@ -34,6 +34,7 @@ from tgbench.graph.graph import Graph, GraphBuilder, Node
 from tgbench.graph.graph_file import load_graph, save_graph
 from tgbench.sources.torch import Imported, Support, from_pt2, from_torch, supported
 from tgbench.plans.plan import Plan
+from tgbench.session.placing import Placing, place
 from tgbench.session.profile import profile
 from tgbench.costs.records import Records
 from tgbench.graph.reference import evaluate
@@ -51,10 +52,10 @@ __all__ = [
     "Arena", "Box", "Bucket", "BucketClass", "BucketSpace", "BudgetError", "CheckError",
     "CheckReport", "CostModel", "DemandError", "ExactnessError", "ExportError", "Graph",
     "GraphBuilder", "GraphError", "GraphSession", "HintError", "Imported", "ImporterError",
-    "InputError", "KernelError", "MemoryEstimate", "Node", "PackingError", "Pair", "Plan",
-    "PlanError", "Records", "RecordsError", "RecordsWarning", "Region", "Report", "SearchError",
-    "Support", "TgbenchError", "Trace", "TraceError", "UnsupportedOpError", "Weights",
-    "WeightsError", "WhatIf", "WidgetError", "check", "dim", "estimate_memory", "evaluate",
-    "from_pt2", "from_torch", "load_graph", "load_pairs", "models", "ops", "profile",
-    "save_graph", "save_pairs", "supported",
+    "InputError", "KernelError", "MemoryEstimate", "Node", "PackingError", "Pair", "Placing",
+    "Plan", "PlanError", "Records", "RecordsError", "RecordsWarning", "Region", "Report",
+    "SearchError", "Support", "TgbenchError", "Trace", "TraceError", "UnsupportedOpError",
+    "Weights", "WeightsError", "WhatIf", "WidgetError", "check", "dim", "estimate_memory",
+    "evaluate", "from_pt2", "from_torch", "load_graph", "load_pairs", "models", "ops", "place",
+    "profile", "save_graph", "save_pairs", "supported",
 ]  # fmt: skip

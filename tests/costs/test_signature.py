@@ -66,7 +66,7 @@ def _turned(given: Site) -> Site:
         site(product(7)),
         site(product(columns=5)),
         site(product(dtype="float64")),
-        replace(site(product()), device="cuda:0"),
+        replace(site(product()), home="cuda:0"),
         _turned(site(product())),
         site(product(), Box(((0, 6), (0, 3)))),
     ],

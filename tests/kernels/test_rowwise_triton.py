@@ -54,7 +54,7 @@ def by_kernel(node: Node, leaves: dict[str, Array], box: Box, seed: int) -> Arra
     for attempt in range(60):
         memory = Memory()
         site = make_site(node, box, values, memory, np.random.default_rng((seed, attempt)))
-        for kernel in candidates(replace(site, device="cuda:0")):
+        for kernel in candidates(replace(site, home="cuda:0")):
             if kernel.name == "rowwise_triton":
                 return run(kernel, site, memory)
     raise AssertionError(f"{node.op} at {box}: no layout suits the kernel")
@@ -161,7 +161,7 @@ def test_a_gpu_has_it_beside_the_calls_of_torch_and_a_cpu_does_not() -> None:
     leaf = np.zeros((6, 301), np.float32)
     box = Box.full(node.shape)
     site = make_site(node, box, [leaf], Memory(), np.random.default_rng(3))
-    there = replace(site, device="cuda:0")
+    there = replace(site, home="cuda:0")
     assert [kernel.name for kernel in candidates(there)] == ["rowwise", "rowwise_triton"]
     assert "rowwise_triton" not in [kernel.name for kernel in candidates(site)]
 

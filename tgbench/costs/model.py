@@ -171,6 +171,7 @@ class CostModel:
         records: measurements; None for modelled costs alone. A `CostTable` stands for the model
             that it came from and gives the same numbers.
         device: "cpu" or "cuda:0".
+        besides: other devices that calls of a graph are computed on.
         streams: the graph's weights do not fit the last cache.
         rules: to share remembered answers with a planner.
         asked: kernels by name that are not everybody's (`Kernel.is_asked`).
@@ -193,12 +194,17 @@ class CostModel:
         records: Records | CostTable | None = None,
         device: str = "cpu",
         *,
+        besides: Iterable[str] = (),
         streams: bool = True,
         rules: Rules | None = None,
         asked: frozenset[str] = frozenset(),
     ) -> None:
         self.asked = asked
-        known = records if isinstance(records, CostTable) else _table(records, device, streams)
+        known = (
+            records
+            if isinstance(records, CostTable)
+            else _table(records, (device, *besides), streams)
+        )
         self.device, self.streams = known.device, known.streams
         self.rules = rules if rules is not None else Rules()
         self._signatures, self.version = self.rules.allowance.memo(), 0
@@ -246,6 +252,12 @@ class CostModel:
     def time_ns(self, call: Call, box: Box) -> float:
         """The expected nanoseconds of `estimate`."""
         return self.estimate(call, box).time_ns
+
+    def is_timed_here(self, site: Site) -> bool:
+        """Whether the clock of the session's device tells what a call takes: on one of another kind
+        it goes on while the call's thread does.
+        """
+        return site.device.split(":")[0] == self.device.split(":")[0]
 
     def of_steps(self, steps: Iterable[Step], origin: Sequence[int]) -> float:
         """The expected nanoseconds of all that some steps compute at an origin."""
@@ -826,10 +838,11 @@ def _merged(old: Iterable[Measurement], new: Iterable[Measurement]) -> tuple[Mea
     return tuple(found[key] for key in sorted(found))
 
 
-def _table(records: Records | None, device: str, streams: bool) -> CostTable:
-    fingerprint = Machine.here(device).fingerprint
-    found = records.all(fingerprint) if records is not None else ()
-    return CostTable(device, streams, fingerprint, *_split(found))
+def _table(records: Records | None, devices: Sequence[str], streams: bool) -> CostTable:
+    """What is known of the first of some devices, and of the others: signatures name their kind."""
+    own, *others = dict.fromkeys(Machine.here(device).fingerprint for device in devices)
+    found = [r for one in (own, *others) for r in records.all(one)] if records is not None else []
+    return CostTable(devices[0], streams, own, *_split(found))
 
 
 def _split(records: Iterable[Record]) -> tuple[tuple[Measurement, ...], tuple[Failure, ...]]:

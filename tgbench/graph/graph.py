@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import zip_longest
 from math import prod
@@ -36,6 +36,7 @@ from tgbench.base.words import LONGEST_NAME, is_name, shorten
 from tgbench.graph.dims import declared_max, is_dim, is_symbolic, plain
 from tgbench.graph.op_table import (
     FLOATS,
+    HOME,
     ITEMSIZE,
     LEAVES,
     OPS,
@@ -49,6 +50,7 @@ from tgbench.graph.op_table import (
 if TYPE_CHECKING:
     import sympy
 
+CONSTANT = ("parameter", "constant")  # leaves that no run changes
 MOST_RANK = 24  # NumPy and PyTorch take 25 to 64, by function, and some ops add one or two inside
 
 Scalar: TypeAlias = "bool | int | float"
@@ -294,6 +296,7 @@ class GraphBuilder:
     _scope: list[str] = field(default_factory=list)
     _counts: dict[str, int] = field(default_factory=dict)
     _taken: dict[str, Node | None] = field(default_factory=dict)  # names, and who took them
+    _frozen: set[Node] = field(default_factory=set)  # what follows from weights and constants alone
 
     def input(self, name: str, shape: Sequence[Dim], dtype: str = "float32") -> Node:
         """A value that every run may change."""
@@ -369,12 +372,27 @@ class GraphBuilder:
         for node in inputs:
             if node.builder is not self:
                 raise GraphError(f"{node.name} belongs to another graph; build it here")
+        if len({node.type.device for node in inputs}) > 1:
+            inputs = self._together(inputs)
         key = (op, tuple(node.index for node in inputs), tuple(sorted(attrs.items())))
         if key not in self._interned:
             facts = tuple(fact_of(node) for node in inputs)
             call = self._call_of(definition, attrs, inputs, facts)
             self._add(key, op, inputs, attrs, call.out, call, self._fresh(name or op))
         return self._interned[key]
+
+    def _together(self, inputs: Sequence[Node]) -> tuple[Node, ...]:
+        """Operands with weights and constants brought to where the others are, where all those are
+        in one place.
+        """
+        where = {node.type.device for node in inputs if node not in self._frozen}
+        if len(where) != 1:
+            return tuple(inputs)
+        [device] = where
+        return tuple(
+            node if node.type.device == device else self.apply("copy_to", node, device=device)
+            for node in inputs
+        )
 
     def name(self, node: Node, name: str) -> Node:
         """Call an op's node `name`, in the present scope; returns the node."""
@@ -478,6 +496,8 @@ class GraphBuilder:
         node = Node(self, len(self.nodes), op, inputs, attrs, type_, call, name, self.source)
         self.nodes.append(node)
         self._interned[key] = self._taken[name] = node
+        if self._frozen.issuperset(inputs) if call is not None else op in CONSTANT:
+            self._frozen.add(node)
         return node
 
 
@@ -504,7 +524,22 @@ class _Scope:
 def make_call(
     op: OpDef, attrs: Attrs, types: tuple[TensorType, ...], facts: tuple[Fact | None, ...]
 ) -> Call:
-    """Check, infer the output type and what is known of it."""
+    """Check, infer the output type and what is known of it; wherever that is computed."""
+    device = op.device(attrs, tuple(type_.device for type_ in types))
+    made = _made_at_home(op, attrs, at_home(types), facts)
+    if device == HOME and made.inputs == types:
+        return made
+    return Call(op, attrs, types, replace(made.out, device=device), facts, made.fact)
+
+
+def at_home(types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+    """The same on the session's device."""
+    return tuple(replace(type_, device=HOME) if type_.device else type_ for type_ in types)
+
+
+def _made_at_home(
+    op: OpDef, attrs: Attrs, types: tuple[TensorType, ...], facts: tuple[Fact | None, ...]
+) -> Call:
     if op.check is not None:
         op.check(attrs, types)
     dtype = op.dtype(attrs, tuple(type_.dtype for type_ in types))
@@ -597,7 +632,7 @@ def expansion(
 @once_each
 def outline_of(call: Call) -> Expansion:
     """A call of a fused op written out."""
-    return expansion(call.op, call.attrs, call.inputs, call.facts)
+    return expansion(call.op, call.attrs, at_home(call.inputs), call.facts)
 
 
 def _placeholder(builder: GraphBuilder, i: int, type_: TensorType, fact: Fact | None) -> Node:
@@ -733,8 +768,7 @@ class Graph:
         """Parameters, constants, and what follows from them alone."""
         found: set[Node] = set()
         for node in self.nodes:
-            is_weight = node.op in ("parameter", "constant")
-            if is_weight or (not node.is_leaf and found.issuperset(node.inputs)):
+            if node.op in CONSTANT or (not node.is_leaf and found.issuperset(node.inputs)):
                 found.add(node)
         return frozenset(found)
 
@@ -807,8 +841,9 @@ class Graph:
         values = {names[name]: size for name, size in sizes.items()}
         return self.rebuild(lambda builder, node, inputs: _rebound(builder, node, inputs, values))
 
-    def rebuild(self, make: Any) -> Graph:
-        """A new graph: `make(builder, node, new_inputs)` for every node, in order.
+    def rebuild(self, make: Any, end: Callable[[Node], Node] = lambda node: node) -> Graph:
+        """A new graph: `make(builder, node, new_inputs)` for every node, in order, and what is
+        handed out by `end`.
 
         Nodes made with `copy_node` keep their names; new ones get names that no old one has, and
         come from where the one does that they are made for.
@@ -820,8 +855,8 @@ class Graph:
             builder.source = node.source
             new[node] = make(builder, node, tuple(new[parent] for parent in node.inputs))
         return Graph.of(
-            {name: new[node] for name, node in self.outputs.items()},
-            {name: new[node] for name, node in self.updates.items()},
+            {name: end(new[node]) for name, node in self.outputs.items()},
+            {name: end(new[node]) for name, node in self.updates.items()},
         )
 
     def check(self) -> None:
@@ -841,9 +876,14 @@ class Graph:
             if not node.is_leaf and node.type != node.call.out:
                 raise GraphError(f"{node.name} says {node.type}, its op gives {node.call.out}")
             seen.add(node)
-        for name, node in self.outputs.items():
+        for name, node in {**self.outputs, **self.updates}.items():
             if node not in seen:
                 raise GraphError(f"output {name!r} is not a node of this graph")
+            if node.type.device:
+                raise GraphError(
+                    f"{name!r} is {node.type}, and runs hand out what is on the session's device; "
+                    "bring it there: `ops.copy_to(x)`"
+                )
 
     def node(self, name: str) -> Node:
         """The node of that name."""

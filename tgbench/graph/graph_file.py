@@ -205,7 +205,7 @@ def _is_flag(value: Any) -> bool:
 
 _are_sizes = _are(_is_size)
 ATTRIBUTES: Mapping[str, Callable[[Any], bool]] = {  # what each holds, in whatever op
-    **dict.fromkeys(("activation", "approximate", "dtype", "mode"), _is_word),
+    **dict.fromkeys(("activation", "approximate", "device", "dtype", "mode"), _is_word),
     "arithmetic": lambda value: value == "bfloat16",
     **dict.fromkeys(("add", "align_corners", "keepdims", "largest"), _is_flag),
     **dict.fromkeys(("alpha", "beta", "eps", "scale", "slope", "threshold", "value"), _is_number),

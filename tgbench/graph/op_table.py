@@ -37,15 +37,21 @@ ITEMSIZE = {
     "int64": 8, "int32": 4, "int16": 2, "int8": 1, "uint8": 1, "bool": 1,
 }  # fmt: skip
 FLOATS = ("float64", "float32", "float16", "bfloat16")
+HOME = ""  # the device of a session, whichever it is
 MOST_FOUND = 256  # answers that a call keeps with it
 
 
 @dataclass(frozen=True, slots=True)
 class TensorType:
-    """Shape and dtype of a tensor value."""
+    """Shape and dtype of a tensor value, and where it is.
+
+    Fields:
+        device: what `copy_to` brought it to; HOME for where a session's inputs are.
+    """
 
     shape: tuple[Dim, ...]
     dtype: str
+    device: str = field(default=HOME, repr=False)  # `str` has it
 
     @property
     def rank(self) -> int:
@@ -54,6 +60,11 @@ class TensorType:
     @property
     def itemsize(self) -> int:
         return ITEMSIZE[self.dtype]
+
+    @property
+    def itemsize_at_home(self) -> int:
+        """What an element takes of the session's own arena."""
+        return 0 if self.device else self.itemsize
 
     @property
     def elements(self) -> Any:
@@ -67,7 +78,16 @@ class TensorType:
         return self.elements * self.itemsize
 
     def __str__(self) -> str:
-        return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
+        where = f" on {self.device}" if self.device else ""
+        return f"{self.dtype}[{', '.join(map(str, self.shape))}]{where}"
+
+
+def same_device(attrs: Attrs, devices: tuple[str, ...]) -> str:
+    """The device rule of ops that compute where their inputs are."""
+    if len(set(devices)) > 1:
+        where = ", ".join(device or "the session's device" for device in dict.fromkeys(devices))
+        raise GraphError(f"inputs are on {where}; bring them together (`ops.copy_to(x, device)`)")
+    return devices[0] if devices else HOME
 
 
 def numpy_dtype(dtype: str) -> np.dtype[Any]:
@@ -160,6 +180,8 @@ class OpDef:
         rounds: whether kernels may round what it multiplies, where the attribute `arithmetic` names
             a dtype to round to.
         widens: (call) → inputs, weights, that may be in less than its dtype if `in_less` is built.
+        device: (attrs, devices of the inputs) → where the output is: with the inputs, which have
+            to be together.
         in_less: (attrs, scales, *nodes) → node of these, where some weights are in less; `scales`
             has the scale of every row of those, by input, that stand for what they are times that.
     """
@@ -199,7 +221,13 @@ class OpDef:
     continues: int | None = None
     rounds: bool = False
     widens: Callable[[Call], tuple[int, ...]] = field(default=lambda call: ())
+    device: Callable[[Attrs, tuple[str, ...]], str] = field(default=same_device)
     in_less: Callable[..., Node] | None = None
+
+    @property
+    def brings(self) -> bool:
+        """Whether its output may be on another device than its inputs."""
+        return self.device is not same_device
 
     @property
     def is_fused(self) -> bool:

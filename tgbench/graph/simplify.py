@@ -95,9 +95,9 @@ def _constant(node: Node) -> Array | None:
 
 
 def _folded(room: _Room, node: Node) -> Node | None:
-    """A constant, where every input is one; bfloat16 constants do not exist."""
+    """A constant, where every input is one; there are none in bfloat16, or on other devices."""
     arrays = [_constant(parent) for parent in node.inputs]
-    if node.dtype == "bfloat16" or any(array is None for array in arrays):
+    if node.dtype == "bfloat16" or node.type.device or any(array is None for array in arrays):
         return None
     largest = min(LARGEST_BYTES, room.left_bytes)
     if not isinstance(node.type.elements, int) or node.type.size_bytes > largest:

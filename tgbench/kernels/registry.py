@@ -55,11 +55,18 @@ Function: TypeAlias = Callable[..., Any]
 
 
 @dataclass(frozen=True, slots=True)
+class OnDevice:
+    """The bytes of a session on another device than its own."""
+
+    device: str
+
+
+@dataclass(frozen=True, slots=True)
 class View:
     """A strided view of a buffer; sizes, strides and offset in elements of `dtype`.
 
     Fields:
-        buffer: `ARENA`, or the key of a tensor in the pool (weights, constants).
+        buffer: `ARENA`, `OnDevice`, or the key of a tensor in the pool (weights, constants).
     """
 
     buffer: Hashable
@@ -194,7 +201,7 @@ class Site:
         out_box: which elements of the output, in the node's coordinates.
         in_boxes: which elements of each input the kernel may touch (None: nothing of it).
         out, ins: views of exactly those boxes.
-        device: "cpu" or "cuda:0".
+        home: the session's device, "cpu" or "cuda:0".
         frozen: the inputs that never change, of which something may be `Prepared`.
         posts: what is done to each number of the result before it is written: element-wise calls
             over boxes that begin at 0, each on what the one before it gives. That operand is None.
@@ -206,10 +213,15 @@ class Site:
     in_boxes: tuple[Box | None, ...]
     out: View
     ins: tuple[View | None, ...]
-    device: str
+    home: str
     frozen: frozenset[int] = frozenset()
     posts: tuple[Site, ...] = ()
     found: Memo = field(default_factory=Memo, init=False, repr=False, compare=False)
+
+    @property
+    def device(self) -> str:
+        """Where it is computed."""
+        return self.call.out.device or self.home
 
     @property
     def read(self) -> list[View]:
@@ -336,7 +348,7 @@ class Kernel:
 
     def may(self, call: Call, device: str) -> bool:
         """Whether it computes calls of these attributes, on such a device."""
-        kind = device.split(":")[0]
+        kind = (call.out.device or device).split(":")[0]
         return kind in self.devices and self.rounds in ("", call.attrs.get("arithmetic"))
 
     def takes(self, site: Site) -> bool:
@@ -467,7 +479,9 @@ def frozen_inputs(ins: Iterable[View | None]) -> frozenset[int]:
 
 
 def _stays(view: View) -> bool:
-    return view.buffer != ARENA and all(type(n) is int for n in (view.offset, *view.shape))
+    if view.buffer == ARENA or isinstance(view.buffer, OnDevice):
+        return False
+    return all(type(n) is int for n in (view.offset, *view.shape))
 
 
 SCRATCH_PADDING = 64  # bytes after each piece, so that the next may start anywhere

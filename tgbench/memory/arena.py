@@ -36,7 +36,7 @@ from tgbench.base.safetensors import device_of
 from tgbench.base.words import format_bytes
 from tgbench.graph.op_table import ITEMSIZE
 from tgbench.memory.estimate import Budget, resident_bytes
-from tgbench.memory.placement import ALIGNMENT, Placement, Scratch, aligned
+from tgbench.memory.placement import ALIGNMENT, SPACE_BYTES, Placement, Scratch, aligned
 
 NOBODY = 0
 
@@ -152,6 +152,8 @@ def moved(placement: Placement, fixed_shift: int, common_shift: int) -> Placemen
         return placement
 
     def at(offset: int) -> int:
+        if offset >= SPACE_BYTES:  # on another device
+            return offset
         return offset + (fixed_shift if offset < placement.kept_bytes else common_shift)
 
     slots = {
@@ -163,6 +165,22 @@ def moved(placement: Placement, fixed_shift: int, common_shift: int) -> Placemen
         for node, room in placement.scratch.items()
     }
     return replace(placement, slots=slots, scratch=scratch)
+
+
+def memory_of(device: str, size_bytes: int) -> torch.Tensor:
+    """Bytes of a device with anything in them: nothing is read that was not written.
+
+    Raises BudgetError where it does not give as many.
+    """
+    size = max(size_bytes, ITEMSIZE["float64"])
+    try:
+        return torch.empty(size, dtype=torch.uint8, device=device)
+    except (RuntimeError, TypeError, OverflowError, MemoryError) as error:
+        raise BudgetError(
+            f"{device} does not give the {format_bytes(size)} that the arena needs; pass a smaller "
+            "`memory`, or demand less at once",
+            budget_bytes=size, needed_bytes=size, lower_bound_bytes=size, step=0, nodes=(),
+        ) from error  # fmt: skip
 
 
 class Arena:
@@ -196,16 +214,7 @@ class Arena:
         self._host: tuple[object, NDArray[Any]] = (None, np.empty(0))
 
     def _allocated(self, size_bytes: int) -> torch.Tensor:
-        """Memory with anything in it: nothing is read that was not written."""
-        size = max(size_bytes, ITEMSIZE["float64"])
-        try:
-            return torch.empty(size, dtype=torch.uint8, device=self.device)
-        except (RuntimeError, TypeError, OverflowError, MemoryError) as error:
-            raise BudgetError(
-                f"{self.device} does not give the {format_bytes(size)} that the arena needs; pass "
-                "a smaller `memory`, or demand less at once",
-                budget_bytes=size, needed_bytes=size, lower_bound_bytes=size, step=0, nodes=(),
-            ) from error  # fmt: skip
+        return memory_of(self.device, size_bytes)
 
     def shows(self, array: NDArray[Any]) -> bool:
         """Whether an array may be a view of the arena's bytes."""

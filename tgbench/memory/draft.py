@@ -38,6 +38,7 @@ from tgbench.memory.placement import (
     Slot,
     aligned,
     donors,
+    elsewhere,
     largest,
 )
 from tgbench.memory.storage import LiveRange, ScheduledGraph
@@ -139,13 +140,15 @@ class Draft:
         Args:
             passages: of each turn after each other one; may be left out where no node is partial.
         """
-        keep = frozenset(node for node in retention.nodes if node in uses.hulls)
+        apart = elsewhere(scheduled)
+        keep = frozenset(n for n in retention.nodes if n in uses.hulls and n not in apart)
         partial = tuple(n for n in scheduled.stored if n in keep and retention.is_partial(n))
         whole = keep.difference(partial)
         sliding = dict(slide(sorted(whole & retention.may_slide, key=_index), uses))
         slots, kept_bytes = _kept(scheduled, keep, frozenset(partial), uses, sliding)
-        retained = frozenset([*scheduled.kept, *keep])
-        pairs = donors(scheduled, keep, uses.extents)
+        slots |= apart
+        retained = frozenset([*scheduled.kept, *keep, *apart])
+        pairs = donors(scheduled, keep.union(apart), uses.extents)
         slices = _slices(scheduled, retained, uses, pairs)
         for node, first in slices.leader.items():
             slots[node] = Slot(0, slices.extents[first], (0,) * node.rank, scheduled.order(node))
@@ -195,6 +198,8 @@ class Draft:
     def packed(self, scratch_bytes: Mapping[Node, int]) -> Placement:
         """The whole map, with so much scratch memory for the kernels of some nodes."""
         wanting = {node: size for node, size in scratch_bytes.items() if size}
+        apart = {node: size for node, size in wanting.items() if node.type.device}
+        wanting = {node: size for node, size in wanting.items() if node not in apart}
         rooms = (self._scratch(node, size) for node, size in wanting.items())
         problem = Problem((*self.buffers, *rooms), alignment=ALIGNMENT)
         solution, bound = pack(problem), lower_bound(problem)
@@ -207,14 +212,22 @@ class Draft:
             node: Scratch(top + offsets[f"{node.name} (scratch)"], size)
             for node, size in wanting.items()
         }
+        scratch |= self._behind_all(apart)
         live_there = [(buffer.name, aligned(buffer.size_bytes)) for buffer in bound.buffers]
-        kept = self.retained.union(self.sliding).difference(self.partial)
+        kept = self.retained.union(self.sliding).difference(self.partial, self.scheduled.elsewhere)
         live_there += [(node.name, aligned(self.size_of(node))) for node in kept]
         return Placement(
             slots, self.retained, scratch, self.donors, top + solution.height_bytes, top,
             top + bound.size_bytes, bound.step % (len(self.scheduled.schedule) + 1),
             tuple(sorted(live_there, key=lambda item: (-item[1], item[0]))), self.sliding,
         )  # fmt: skip
+
+    def _behind_all(self, wanting: Mapping[Node, int]) -> dict[Node, Scratch]:
+        """The scratch memory of calls on other devices: one room there for all, behind values."""
+        ends: dict[str, int] = {}
+        for node in self.scheduled.elsewhere:
+            ends[node.type.device] = self.slots[node].offset_bytes + aligned(self.size_of(node))
+        return {node: Scratch(ends[node.type.device], size) for node, size in wanting.items()}
 
     def _scratch(self, node: Node, size_bytes: int) -> Buffer:
         """In use wherever a node is computed."""

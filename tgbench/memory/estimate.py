@@ -6,10 +6,11 @@ import os
 import re
 import resource
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from numbers import Real
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
@@ -114,6 +115,8 @@ def estimate_memory(
     for node in graph.nodes:
         if not node.is_leaf and OPS[node.op].view is not None:
             continue
+        if node.type.device:
+            continue
         kind = node.op if node.is_leaf else "constant" if node in graph.frozen else "value"
         sizes[kind] = sizes[kind] + node.type.size_bytes
     kept = sizes["input"] + sizes["state"]
@@ -172,6 +175,30 @@ class Budget:
             return self.limit_bytes
         left = left_bytes(device, weights_bytes, peak_bytes)
         return left if self.limit_bytes is None else min(self.limit_bytes, left)
+
+
+Sizes: TypeAlias = "int | str | Mapping[str, int | str | None] | None"
+
+
+def by_device(memory: Sizes, device: str) -> tuple[int | str | None, dict[str, int]]:
+    """The budget of a session's device as it was written, and what others may give, in bytes.
+
+    Raises GraphError for a size that is none, and for "auto" elsewhere.
+
+    >>> by_device({"cpu": "1MiB", "cuda:0": "2KiB"}, "cpu")
+    ('1MiB', {'cuda:0': 2048})
+    """
+    if not isinstance(memory, Mapping):
+        Budget.parse(memory)
+        return memory, {}
+    others = {}
+    for name, size in memory.items():
+        budget = Budget.parse(size)
+        if name != device and budget.auto:
+            raise GraphError(f"memory of {name} is {size!r}; write how much, or leave it out")
+        if name != device and budget.limit_bytes is not None:
+            others[name] = budget.limit_bytes
+    return memory.get(device), others
 
 
 def _is_count(size: Real) -> bool:

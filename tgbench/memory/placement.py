@@ -18,6 +18,10 @@ which moves along with what runs compute: what it still covers is copied to its 
 A slice is sized for the largest one that the planned buckets need, and holds one box at a time.
 An in-place result takes the bytes of an operand that dies there. Kernels' scratch memory is one
 more buffer, live for one step.
+
+What is computed on another device lies there, whole and kept, one value behind the other, each
+device in a space of its own: offsets there begin at a multiple of `SPACE_BYTES`, so that one number
+says where something lies, and none of it meets what lies elsewhere.
 """
 
 from __future__ import annotations
@@ -39,6 +43,23 @@ from tgbench.runs.propagate import Step, Storage
 from tgbench.runs.rules import Rules
 
 ALIGNMENT = 64
+SPACE_BYTES = 1 << 44  # more than any device has
+
+
+def is_elsewhere(offset_bytes: int) -> bool:
+    """Whether something lies on another device than the session's."""
+    return offset_bytes >= SPACE_BYTES
+
+
+def told_offset(offset_bytes: int) -> str:
+    """Where something lies, in words.
+
+    >>> told_offset(128), told_offset(SPACE_BYTES + 64)
+    ('128', '64 of another device')
+    """
+    if not is_elsewhere(offset_bytes):
+        return str(offset_bytes)
+    return f"{offset_bytes % SPACE_BYTES} of another device"
 
 
 def aligned(size_bytes: int) -> int:
@@ -80,6 +101,25 @@ class Slot:
         return not any(a < first or first + extent < b for (a, b), first, extent in sides)
 
 
+def elsewhere(scheduled: ScheduledGraph) -> dict[Node, Slot]:
+    """Where everything lies that is computed on other devices."""
+    slots: dict[Node, Slot] = {}
+    ends = {name: i * SPACE_BYTES for i, name in enumerate(scheduled.devices, 1)}
+    for node in scheduled.elsewhere:
+        at = ends[node.type.device]
+        slots[node] = Slot(at, node.shape, (0,) * node.rank, scheduled.order(node))
+        ends[node.type.device] = at + aligned(node.type.size_bytes)
+    return slots
+
+
+def elsewhere_bytes(scheduled: ScheduledGraph) -> dict[str, int]:
+    """What values take on other devices, scratch memory apart."""
+    found = dict.fromkeys(scheduled.devices, 0)
+    for node in scheduled.elsewhere:
+        found[node.type.device] += aligned(node.type.size_bytes)
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class Scratch:
     """Temporary memory of one node's kernel."""
@@ -98,7 +138,7 @@ class Placement:
         sliding: nodes that nobody writes over, of which a window is kept; along which dimension.
         scratch: per node whose kernel needs some.
         donors: in-place result → the operand whose bytes it takes over.
-        size_bytes: the arena's size.
+        size_bytes: the arena's size, other devices apart.
         kept_bytes: inputs, states and the nodes whose bytes nobody else ever overlaps.
         bound_bytes: no packing of these buffers can be smaller.
         bound_step, bound_nodes: the step that makes the bound, and the (name, bytes) live there.
@@ -140,10 +180,15 @@ class Placement:
 
     @property
     def reach_bytes(self) -> int:
-        """Where the last slot or scratch ends."""
+        """Where the last slot or scratch ends, in the arena."""
+        return self.reach_in(0)
+
+    def reach_in(self, space: int) -> int:
+        """The same in one of the spaces: how many bytes there are taken."""
         ends = [s.offset_bytes + aligned(self.size_of(n)) for n, s in self.slots.items()]
         ends += [s.offset_bytes + aligned(s.size_bytes) for s in self.scratch.values()]
-        return max(ends, default=0)
+        low = space * SPACE_BYTES
+        return max((end - low for end in ends if low < end <= low + SPACE_BYTES), default=0)
 
     def size_of(self, node: Node) -> int:
         return self.slots[node].elements * node.type.itemsize

@@ -3,6 +3,7 @@
     leaf       input and state: in the arena, always kept; parameter and constant: in the pool
     frozen     depends on no input or state: computed once, then in the pool
     view       reshape, permute, slice, expand: no bytes, a strided look at its base
+    elsewhere  on another device: bytes there, whole, and kept
     stored     everything else: bytes in the arena
 
 A plan may give a view bytes of its own all the same: it is *copied* out of its base then, and is
@@ -26,7 +27,7 @@ from functools import cached_property
 
 from tgbench.base.regions import Box, row_major
 from tgbench.graph.graph import Graph, Node
-from tgbench.graph.op_table import OPS, ViewMap
+from tgbench.graph.op_table import HOME, OPS, ViewMap
 from tgbench.graph.unfold import named, unfold
 from tgbench.runs.propagate import Propagator, Storage
 from tgbench.runs.rules import Rules
@@ -238,6 +239,16 @@ class ScheduledGraph:
         return tuple(n for n in self.graph.nodes if n.op in ("input", "state"))
 
     @cached_property
+    def devices(self) -> tuple[str, ...]:
+        """Those beside the session's on which something of a run is computed, in order."""
+        return tuple(sorted({node.type.device for node in self.schedule} - {HOME}))
+
+    @cached_property
+    def elsewhere(self) -> tuple[Node, ...]:
+        """Stored nodes on other devices: what is computed there is kept there."""
+        return tuple(node for node in self.stored if node.type.device)
+
+    @cached_property
     def leaves(self) -> tuple[str, ...]:
         """Their names."""
         return tuple([n.name for n in self.kept])
@@ -258,8 +269,11 @@ class ScheduledGraph:
         return {node: LiveRange(self.position[node], stop) for node, stop in last.items()}
 
     def retaining(self, nodes: Iterable[Node]) -> Storage:
-        """A memory that retains these nodes, beside inputs and states, and shares no bytes."""
-        return Storage(self.views, self.frozen, frozenset([*nodes, *self.kept]), {})
+        """A memory that retains these nodes, beside inputs, states and what is on other devices,
+        and shares no bytes.
+        """
+        kept = frozenset([*nodes, *self.kept, *self.elsewhere])
+        return Storage(self.views, self.frozen, kept, {})
 
     def propagator(self, rules: Rules, retained: Iterable[Node]) -> Propagator:
         """How runs are decided in such a memory, in this schedule."""

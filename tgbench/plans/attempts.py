@@ -197,7 +197,7 @@ class Attempts:
         """
         scheduled, extents = self.runs.scheduled, self.runs.footprint(steps).extents
         sizes = {
-            node: aligned(math.prod(sides) * node.type.itemsize)
+            node: aligned(math.prod(sides) * node.type.itemsize_at_home)
             for node, sides in extents.items()
             if node not in retained
         }
@@ -239,7 +239,7 @@ class Attempts:
 def _size_bytes(nodes: Iterable[Node], extents: Mapping[Node, Sequence[Coord]]) -> int:
     """Of nodes, as far as there is something of them."""
     sizes = ((n, math.prod(map(value_of, extents[n]))) for n in nodes if n in extents)
-    return sum(aligned(size * node.type.itemsize) for node, size in sizes)
+    return sum(aligned(size * node.type.itemsize_at_home) for node, size in sizes)
 
 
 def _passages(

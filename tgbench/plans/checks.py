@@ -11,7 +11,7 @@ from tgbench.graph.graph import Graph, Node
 from tgbench.graph.op_table import OPS
 from tgbench.graph.unfold import check_sequence, named
 from tgbench.memory.check import clashes
-from tgbench.memory.placement import ALIGNMENT, Placement
+from tgbench.memory.placement import ALIGNMENT, SPACE_BYTES, Placement, elsewhere
 from tgbench.memory.storage import ScheduledGraph, is_look
 from tgbench.plans.decisions import PlanBucket, PlanFields
 from tgbench.runs.buckets import SIZED, BucketClass, Span, placed
@@ -61,11 +61,20 @@ def check_placement(placement: Placement, scheduled: ScheduledGraph) -> None:
     """Raise PlanError if a map is unsafe: the planner's own rules, checked the slow way."""
     if placement.size_bytes > placement.reach_bytes or placement.kept_bytes > placement.size_bytes:
         raise PlanError(f"size_bytes: {placement.size_bytes} is not what the slots reach up to")
+    apart = elsewhere(scheduled)
     for node, scratch in placement.scratch.items():
-        reaches = scratch.offset_bytes + scratch.size_bytes <= placement.size_bytes
+        space = scratch.offset_bytes // SPACE_BYTES
+        limit = (space + 1) * SPACE_BYTES if space else placement.size_bytes
+        is_there = space == (scheduled.devices.index(node.type.device) + 1 if node in apart else 0)
+        reaches = scratch.offset_bytes + scratch.size_bytes <= limit and is_there
         if not reaches or scratch.offset_bytes % ALIGNMENT or node not in scheduled.live:
             raise PlanError(f"slots.{node.name}.scratch_offset_bytes: no scratch can be there")
+    for node, slot in apart.items():
+        if placement.slots.get(node) != slot or node not in placement.retained:
+            raise PlanError(f"slots.{node.name}: not where {node.type.device} has it")
     for node, slot in placement.slots.items():
+        if node in apart:
+            continue
         if node not in scheduled.live and node not in scheduled.kept:
             raise PlanError(f"slots.{node.name}: not a node with bytes")
         if slot.offset_bytes < 0 or slot.offset_bytes % node.type.itemsize:

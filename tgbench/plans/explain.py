@@ -23,7 +23,7 @@ from tgbench.base.errors import PlanError
 from tgbench.base.words import counted, format_bytes, format_time, listed, shorten
 from tgbench.graph.graph import Graph
 from tgbench.graph.unfold import AGAIN
-from tgbench.memory.placement import aligned
+from tgbench.memory.placement import aligned, told_offset
 from tgbench.plans.checks import scheduled_of
 from tgbench.plans.decisions import PlanBucket, PlanFields, PlanSlot
 from tgbench.programs.exact.findings import Exactness
@@ -313,7 +313,7 @@ def _sharing(plan: PlanFields, slot: PlanSlot) -> list[str]:
 
 
 def _where(e: Explanation) -> str:
-    return f"{format_bytes(e.size_bytes)} at offset {e.offset_bytes}"
+    return f"{format_bytes(e.size_bytes)} at offset {told_offset(e.offset_bytes)}"
 
 
 _HEADS: Mapping[Role, Callable[[Explanation], str]] = {

@@ -94,7 +94,7 @@ def _shown(runs: Runs, boxes: Iterable[tuple[Node, Box]]) -> dict[Node, int]:
         base, inside = runs.scheduled.base_box(node, box, runs.rules)
         if base in stored:
             elements = min(value_of(box.elements), value_of(inside.elements))
-            found[base] = max(found.get(base, 0), elements * base.type.itemsize)
+            found[base] = max(found.get(base, 0), elements * base.type.itemsize_at_home)
     return found
 
 

@@ -50,7 +50,7 @@ from tgbench.graph.graph import Node
 from tgbench.graph.op_table import FLOATS
 from tgbench.kernels.binding import bound
 from tgbench.kernels.numba.chain import in_a_row
-from tgbench.kernels.registry import ARENA, KERNELS, Kernel, Prepared, Site, known_as
+from tgbench.kernels.registry import KERNELS, Kernel, Prepared, Site, known_as
 from tgbench.kernels.views import Bound
 from tgbench.kernels.waiting import Contention, waiting
 from tgbench.programs.choices import Called
@@ -330,7 +330,8 @@ def heaviest(runs: Sequence[Sequence[Site]], costs: CostModel) -> list[Task]:
         worth = rivals(task.sites[0], costs, costs.competing(task.sites[0]))
         return () if costs.are_timed(task.sites[0], worth) else worth
 
-    return _to_be_timed([_grouped(sites, costs) for sites in runs], unknown)
+    here = [list(filter(costs.is_timed_here, sites)) for sites in runs]
+    return _to_be_timed([_grouped(sites, costs) for sites in here], unknown)
 
 
 def heaviest_calls(runs: Sequence[Sequence[Called]], costs: CostModel) -> list[Task]:
@@ -341,7 +342,8 @@ def heaviest_calls(runs: Sequence[Sequence[Called]], costs: CostModel) -> list[T
             by[costs.signature(site).text] = kernel
     grouped = []
     for calls in runs:
-        tasks, once = _grouped([site for site, _ in calls], costs)
+        here = [site for site, _ in calls if costs.is_timed_here(site)]
+        tasks, once = _grouped(here, costs)
         taken = {text: costs.of_site(tasks[text].sites[0], by[text]) for text in tasks.keys() & by}
         grouped.append((tasks, once | taken))
 
@@ -608,7 +610,7 @@ def _with_weights(apart: Site, site: Site) -> Site:
     """A layer's call over its own weights, and all else in buffers apart."""
     posts = tuple(map(_with_weights, apart.posts, site.posts))
     ins = tuple(
-        view if view is None or view.buffer != ARENA else own
+        view if view is None or isinstance(view.buffer, str) else own
         for view, own in zip(site.ins, apart.ins, strict=True)
     )
     return replace(site, out=apart.out, ins=ins, posts=posts)

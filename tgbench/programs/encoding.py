@@ -24,11 +24,12 @@ from tgbench.base.coords import FAR, Coord, Guard, Moving, standing, value_of
 from tgbench.base.errors import ProgramsError
 from tgbench.base.regions import Box, Region
 from tgbench.graph.graph import Graph, Node
-from tgbench.kernels.registry import ARENA, Site, Unnamed, View, frozen_inputs
+from tgbench.kernels.registry import Site, View, frozen_inputs
 from tgbench.programs.choices import BoundKernel
 from tgbench.programs.folding import post
 from tgbench.programs.lowering import Lowerer
 from tgbench.programs.program import Instruction, Program
+from tgbench.programs.sites import Buffer, place_of
 from tgbench.programs.states import Alike, ValidityPattern
 from tgbench.runs.buckets import SIZED, BucketClass
 from tgbench.runs.propagate import Step, handed_out
@@ -277,12 +278,12 @@ class NodeBytes(NamedTuple):
     """Where a node's elements lie.
 
     Fields:
-        buffer: the arena, or a tensor of the pool.
+        buffer: the arena, another device's, or a tensor of the pool.
         first, elements: of those that it may show, its base's.
         steps: elements per step along each dimension.
     """
 
-    buffer: Unnamed | str
+    buffer: Buffer
     first: int
     elements: int
     steps: tuple[int, ...]
@@ -291,10 +292,11 @@ class NodeBytes(NamedTuple):
 def bytes_of(lowerer: Lowerer, node: Node) -> NodeBytes:
     """Of a node in a memory map."""
     laid = lowerer.layout_of(node)
-    if laid.buffer != ARENA:
+    if isinstance(laid.buffer, str):
         return NodeBytes(laid.buffer, 0, prod(laid.base.shape), laid.steps)
     slot = lowerer.placement.slots[laid.base]
-    first = slot.offset_bytes // laid.base.type.itemsize
+    _, at = place_of(slot.offset_bytes, lowerer.scheduled)
+    first = at // laid.base.type.itemsize
     return NodeBytes(laid.buffer, first, slot.elements, laid.steps)
 
 

@@ -77,7 +77,7 @@ def post(site: Site, is_result: Sequence[bool]) -> Site:
         tuple(None if view is None else box for view in ins),
         site.out,
         ins,
-        site.device,
+        site.home,
     )
 
 

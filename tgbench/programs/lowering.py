@@ -24,7 +24,6 @@ from tgbench.base.regions import Box, Region
 from tgbench.graph.graph import Node
 from tgbench.graph.op_table import ITEMSIZE
 from tgbench.kernels.registry import (
-    ARENA,
     KERNELS,
     OUT,
     SCRATCH,
@@ -50,6 +49,7 @@ from tgbench.programs.sites import (
     held_here,
     is_there,
     layout,
+    place_of,
     site_of,
     taken,
 )
@@ -439,7 +439,12 @@ class Lowerer:
         base, frozen = self.scheduled.base, self.scheduled.frozen
         there = [n for n in (node, *node.inputs) if base[n] in frozen or base[n] in self._slots]
         laid = {n: self.layout_of(n) for n in there}
-        lie = tuple([n in laid and (laid[n].steps, laid[n].buffer == ARENA) for n in node.inputs])
+        lie = tuple(
+            [
+                n in laid and (laid[n].steps, not isinstance(laid[n].buffer, str))
+                for n in node.inputs
+            ]
+        )
         how = node.call, laid[node].steps, lie, self._taken(node), self._reserved(node)
         return self._bindings.number(how)
 
@@ -516,7 +521,8 @@ class Lowerer:
         room = self.placement.scratch.get(node)
         places: dict[Any, Any] = dict(enumerate(there.ins))
         places |= {(k, i): view for k, post in enumerate(there.posts) for i, view in _others(post)}
-        places |= {OUT: there.out, SCRATCH: room.offset_bytes if room is not None else 0}
+        at = room.offset_bytes if room is not None else 0
+        places |= {OUT: there.out, SCRATCH: place_of(at, self.scheduled)}
         moved = tuple([_moved(argument, places) for argument in bound.arguments])
         return Instruction(
             node, there.out_box, bound.kernel, bound.function, moved,
@@ -596,8 +602,9 @@ def _moved(argument: Any, places: Mapping[Any, Any]) -> Any:
             argument.strides,
             argument.offset + place.offset,
         )
-    offset = argument.offset + place // ITEMSIZE[argument.dtype]
-    return View(ARENA, argument.dtype, argument.shape, argument.strides, offset)
+    buffer, at = place
+    offset = argument.offset + at // ITEMSIZE[argument.dtype]
+    return View(buffer, argument.dtype, argument.shape, argument.strides, offset)
 
 
 def _demanded(

@@ -15,10 +15,10 @@ from typing import Any
 
 import torch
 
-from tgbench.base.errors import WeightsError
+from tgbench.base.errors import BudgetError, WeightsError
 from tgbench.base.regions import Box
 from tgbench.base.safetensors import TORCH_DTYPES, Weights
-from tgbench.base.words import counted
+from tgbench.base.words import counted, format_bytes
 from tgbench.graph.graph import Graph, Node
 from tgbench.graph.op_table import Call
 from tgbench.kernels.binding import bound, made_of
@@ -43,6 +43,8 @@ class Pool:
         owned_bytes: what had to be copied or computed (constants, frozen nodes, conversions).
         packed_bytes: at most what kernels that keep weights in another layout take for that.
         unpacked: calls whose weights are read as they lie, as they would take more than allowed.
+        elsewhere_bytes: weights and constants on other devices, by device.
+        limits: what other devices may give for these and for values, by device.
     """
 
     buffers: dict[tuple[Any, str], torch.Tensor] = field(default_factory=dict)
@@ -50,6 +52,8 @@ class Pool:
     owned_bytes: int = 0
     packed_bytes: int = 0
     unpacked: frozenset[Call] = frozenset()
+    elsewhere_bytes: dict[str, int] = field(default_factory=dict)
+    limits: Mapping[str, int] = field(default_factory=dict)
     _file: Weights | None = None
     _prepared: dict[Prepared, Any] = field(default_factory=dict)
     _watched: dict[str, torch.Tensor] = field(default_factory=dict)
@@ -64,13 +68,15 @@ class Pool:
         device: str,
         ignore: Sequence[str] = (),
         packed_bytes: int | None = 0,
+        limits: Mapping[str, int] | None = None,
     ) -> Pool:
         """Read what the graph needs; raises WeightsError for missing, extra or wrong tensors.
 
         Args:
             packed_bytes: what weights in another layout may take; None for any number.
+            limits: what other devices may give, by device; those that are not there give all.
         """
-        pool = Pool(_file=source.file)
+        pool = Pool(_file=source.file, limits=limits or {})
         pool._parameters(graph, source, ignore)
         pool._prepare(scheduled, device, packed_bytes)
         return pool
@@ -84,6 +90,7 @@ class Pool:
         """
         pool = Pool(
             parameter_bytes=self.parameter_bytes, _file=self._file, _watched=self._watched,
+            limits=self.limits,
             _versions=self._versions, _read_bytes=self._read_bytes, owned_bytes=self._read_bytes,
         )  # fmt: skip
         names = {(name, node.dtype) for name, node in held.parameters.items()}
@@ -184,6 +191,20 @@ class Pool:
         self.buffers[name, dtype] = owned
         self.owned_bytes += owned.numel() * owned.element_size()
 
+    def check_room(self, device: str, values_bytes: int) -> None:
+        """Raise BudgetError where another device may not give as much as values take there, beside
+        what is in the pool.
+        """
+        limit = self.limits.get(device)
+        needed = values_bytes + self.elsewhere_bytes.get(device, 0)
+        if limit is not None and needed > limit:
+            raise BudgetError(
+                f"{format_bytes(needed)} are computed and kept on {device}, which may give "
+                f"{format_bytes(limit)}; raise memory={{{device!r}: …}}, or compute less there "
+                "(`tg.place`)",
+                budget_bytes=limit, needed_bytes=needed, lower_bound_bytes=needed, step=0, nodes=(),
+            )  # fmt: skip
+
     def _freeze(self, scheduled: ScheduledGraph, device: str) -> None:
         """Compute the frozen nodes, and keep those that runs read."""
         rules = Rules()
@@ -191,12 +212,17 @@ class Pool:
         made = [n for n in scheduled.graph.nodes if n in scheduled.frozen and not n.is_leaf]
         for node in made:
             if scheduled.base[node] is node:
-                out = torch.zeros(node.shape, dtype=TORCH_DTYPES[node.dtype], device=device)
-                self.buffers[node.name, node.dtype] = out
-                _compute(node, scheduled, self.buffers, rules, device)
+                there, dtype = node.type.device or device, TORCH_DTYPES[node.dtype]
+                self.buffers[node.name, node.dtype] = torch.zeros(
+                    node.shape, dtype=dtype, device=there
+                )
+                _compute(node, scheduled, self.buffers, rules, there)
         for node in made:
             if scheduled.base[node] is node and node not in wanted:
                 del self.buffers[node.name, node.dtype]
+            elif scheduled.base[node] is node and node.type.device:
+                held_bytes = self.elsewhere_bytes.get(node.type.device, 0)
+                self.elsewhere_bytes[node.type.device] = held_bytes + node.type.size_bytes
             elif scheduled.base[node] is node:
                 self.owned_bytes += node.type.size_bytes
 

@@ -9,16 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 from tgbench.base.coords import Coord, Moving, here, origin_symbol, same, value_of
 from tgbench.base.regions import Box, row_major
 from tgbench.base.swept import bases
 from tgbench.graph.graph import Node
-from tgbench.kernels.registry import ARENA, OUT, Site, Unnamed, View, frozen_inputs
-from tgbench.memory.placement import Slot
+from tgbench.kernels.registry import ARENA, OUT, OnDevice, Site, Unnamed, View, frozen_inputs
+from tgbench.memory.placement import SPACE_BYTES, Slot
 from tgbench.memory.storage import ScheduledGraph
 from tgbench.programs.program import site_at
 from tgbench.runs.rules import Rules, row_before
+
+Buffer: TypeAlias = Unnamed | OnDevice | str
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,25 +32,31 @@ class Layout:
         base: the node whose bytes it shows, and its strides.
         steps: elements of the base per step along each dimension.
         first: offset of coordinate 0 when the base begins at its own coordinate 0.
-        buffer: the arena, or a tensor of the pool.
+        buffer: the arena, another device's, or a tensor of the pool.
     """
 
     base: Node
     strides: tuple[int, ...]
     steps: tuple[int, ...]
     first: int
-    buffer: Unnamed | str
+    buffer: Buffer
+
+
+def place_of(offset_bytes: int, scheduled: ScheduledGraph) -> tuple[Buffer, int]:
+    """In which buffer something lies, and at which byte of it."""
+    space, at = divmod(offset_bytes, SPACE_BYTES)
+    return (OnDevice(scheduled.devices[space - 1]) if space else ARENA), at
 
 
 def layout(node: Node, scheduled: ScheduledGraph, slots: Mapping[Node, Slot]) -> Layout:
     """The layout of a node: in its slot, or whole in the pool if it is frozen."""
     base, mapped = scheduled.base[node], scheduled.maps[node]
-    buffer: Unnamed | str = base.name if base in scheduled.frozen else ARENA
+    buffer: Buffer = base.name
     if base in scheduled.frozen:
         strides, offset = row_major(base.shape), 0
     else:
-        slot = slots[base]
-        strides, offset = slot.strides, slot.offset_bytes // base.type.itemsize
+        buffer, at = place_of(slots[base].offset_bytes, scheduled)
+        strides, offset = slots[base].strides, at // base.type.itemsize
     steps = tuple(0 if to is None else strides[to[0]] * to[1] for to in mapped.dims)
     first = offset + sum(a * stride for a, stride in zip(mapped.start, strides, strict=True))
     return Layout(base, strides, steps, first, buffer)
@@ -75,7 +84,7 @@ class Addresser:
         for (start, _), step in zip(box, laid.steps, strict=True):
             if type(start) is not int or start:
                 where = where + start * step
-        if laid.buffer == ARENA:
+        if not isinstance(laid.buffer, str):
             for begins, stride in zip(self.starts[laid.base], laid.strides, strict=True):
                 if type(begins) is not int or begins:
                     where = where - begins * stride
@@ -131,7 +140,7 @@ def canonical(site: Site, taken: frozenset[int], *taken_by_posts: frozenset[int]
         )
         for k, (post, own) in enumerate(zip(site.posts, taken_by_posts, strict=True))
     )
-    return Site(site.call, site.out_box, site.in_boxes, plain, ins, site.device, site.frozen, posts)
+    return Site(site.call, site.out_box, site.in_boxes, plain, ins, site.home, site.frozen, posts)
 
 
 def held_here(site: Site) -> Site:

@@ -6,7 +6,7 @@ from tgbench.base.errors import PlanError
 from tgbench.graph.graph import Graph
 from tgbench.memory.arena import Seat
 from tgbench.memory.estimate import MemoryEstimate, estimate_memory
-from tgbench.memory.placement import Placement
+from tgbench.memory.placement import Placement, elsewhere_bytes
 from tgbench.memory.storage import ScheduledGraph
 from tgbench.plans.decisions import PlanPath
 from tgbench.plans.plan import Plan
@@ -94,7 +94,19 @@ class Facts:
         arena = found.size_bytes if found is not None else None
         fixed = found.kept_bytes if found is not None else None
         packed = self.pool.packed_bytes
-        return {self.device: estimate_memory(self.graph, arena, budget, fixed, others, packed)}
+        here = estimate_memory(self.graph, arena, budget, fixed, others, packed)
+        return {self.device: here, **self._elsewhere()}
+
+    def _elsewhere(self) -> dict[str, MemoryEstimate]:
+        """The same of other devices, where all that is computed is kept."""
+        pool, found = self.pool, self.placement if self.is_planned else None
+        return {
+            device: MemoryEstimate(
+                pool.elsewhere_bytes.get(device, 0), 0, 0, size,
+                None if found is None else found.reach_in(space), pool.limits.get(device),
+            )
+            for space, (device, size) in enumerate(elsewhere_bytes(self.scheduled).items(), 1)
+        }  # fmt: skip
 
     @property
     def is_planned(self) -> bool:

@@ -24,14 +24,16 @@ from tgbench.base.safetensors import TORCH_DTYPES
 from tgbench.base.switches import PROGRAMS, tell
 from tgbench.graph.graph import Node, Write
 from tgbench.graph.op_table import ITEMSIZE, numpy_dtype
-from tgbench.kernels.registry import ARENA, Ranking, View
-from tgbench.memory.arena import Occupancy, Seat
+from tgbench.kernels.registry import ARENA, OnDevice, Ranking, View
+from tgbench.memory.arena import Occupancy, Seat, memory_of
+from tgbench.memory.placement import Placement
 from tgbench.memory.storage import ScheduledGraph
 from tgbench.plans.decisions import Decisions
 from tgbench.programs.held import State
 from tgbench.programs.places import Saved, Spared
 from tgbench.programs.pool import Pool
 from tgbench.programs.program import Program
+from tgbench.programs.sites import place_of
 from tgbench.programs.specialiser import Specialiser
 from tgbench.programs.states import Alike, Coords, States, ValidityPattern
 from tgbench.programs.teamwork import Teamwork
@@ -70,6 +72,7 @@ class Memory:
         seat: Seat,
         ranking: Ranking,
         team: Teamwork | None,
+        elsewhere: Mapping[str, torch.Tensor] | None = None,
     ) -> None:
         self.scheduled = scheduled
         self.decisions = decisions
@@ -83,7 +86,10 @@ class Memory:
         self._layout: Occupancy | None = None  # the last one in which it was in place
         self.placement = seat.map(decisions.placement)
         self.arena = seat.arena.bytes
-        self.buffers = pool.buffers | _typed(self.arena)
+        self.elsewhere = elsewhere or _taken_elsewhere(scheduled, self.placement)
+        self.buffers = pool.buffers | _typed(ARENA, self.arena)
+        for device, there in self.elsewhere.items():
+            self.buffers |= _typed(OnDevice(device), there)
         self.specialiser = Specialiser(
             scheduled, self.placement, decisions.cut, rules, seat.arena.device, ranking,
             decisions.classes, team,
@@ -139,7 +145,7 @@ class Memory:
         """The same over the bytes that the arena moved this one's values to."""
         found = Memory(
             self.scheduled, self.decisions, self.pool, self.rules, self.states, self.seat,
-            self.ranking, self.team,
+            self.ranking, self.team, self.elsewhere,
         )  # fmt: skip
         for name, node in self.scheduled.graph.inputs.items():
             if node not in self._in_place:
@@ -152,7 +158,7 @@ class Memory:
         slots, kept_bytes = self.decisions.placement.slots, self.decisions.placement.kept_bytes
 
         def is_apart(node: Node) -> bool:
-            return slots[node].offset_bytes < kept_bytes
+            return slots[node].offset_bytes < kept_bytes or bool(node.type.device)
 
         return self.states.number(self.states.patterns[state].of_those(is_apart))
 
@@ -230,10 +236,11 @@ class Memory:
     def _part(self, node: Node, box: Box) -> View:
         """A box of a retained node, where it lies."""
         slot = self.placement.slots[node]
-        offset: Coord = slot.offset_bytes // node.type.itemsize
+        buffer, at_byte = place_of(slot.offset_bytes, self.scheduled)
+        offset: Coord = at_byte // node.type.itemsize
         for start, at, step in zip(box.starts, slot.start, slot.strides, strict=True):
             offset = offset + (start - at) * step
-        return View(ARENA, node.dtype, box.extents, slot.strides, offset)
+        return View(buffer, node.dtype, box.extents, slot.strides, offset)
 
     def _window(self, node: Node) -> View:
         """All bytes of a node."""
@@ -603,10 +610,18 @@ def _goes_on(order: Sequence[int], source: Mapping[int, int], i: int) -> bool:
     return here == before + 1 and source[here] == source[before] + 1
 
 
-def _typed(arena: torch.Tensor) -> dict[tuple[Any, str], torch.Tensor]:
-    """The arena as one flat tensor per dtype."""
+def _typed(buffer: Any, memory: torch.Tensor) -> dict[tuple[Any, str], torch.Tensor]:
+    """Memory as one flat tensor per dtype."""
     flat: dict[tuple[Any, str], torch.Tensor] = {}
     for dtype, itemsize in ITEMSIZE.items():
-        whole = arena.numel() // itemsize * itemsize
-        flat[ARENA, dtype] = arena[:whole].view(TORCH_DTYPES[dtype])
+        whole = memory.numel() // itemsize * itemsize
+        flat[buffer, dtype] = memory[:whole].view(TORCH_DTYPES[dtype])
     return flat
+
+
+def _taken_elsewhere(scheduled: ScheduledGraph, placement: Placement) -> dict[str, torch.Tensor]:
+    """Memory of other devices, as much as a map takes there; raises BudgetError for too much."""
+    return {
+        device: memory_of(device, placement.reach_in(space))
+        for space, device in enumerate(scheduled.devices, 1)
+    }

@@ -14,6 +14,7 @@ from tgbench.base.errors import (
     WeightsError,
     check_choice,
 )
+from tgbench.base.safetensors import device_of
 from tgbench.base.switches import telling
 from tgbench.base.words import cut, shorten
 from tgbench.costs.admission.admit import load
@@ -28,6 +29,7 @@ from tgbench.kernels import beside
 from tgbench.kernels.numba.marking import mark
 from tgbench.memory.arena import Arena, Seat
 from tgbench.memory.estimate import Budget
+from tgbench.memory.placement import elsewhere_bytes
 from tgbench.memory.storage import ScheduledGraph
 from tgbench.programs.calibrate import Calibrator
 from tgbench.programs.exact.findings import Exactness, find
@@ -83,10 +85,12 @@ class LoadedGraph:
         weights_copy: bool = False,
         arithmetic: Arithmetic | None = None,
         way: Way = None,
+        limits: Mapping[str, int] | None = None,
     ) -> LoadedGraph:
         """Load the weights onto the arena's device; those of an imported module are its own.
 
-        `way` finds the graph that runs instead, of the one that would.
+        `way` finds the graph that runs instead, of the one that would; `limits` say what other
+        devices may give. Raises BudgetError where that is too little for what is computed there.
         """
         _check_dtype(weights_dtype, arena.device, exact)
         _check_arithmetic(arithmetic, arena.device, exact)
@@ -108,7 +112,10 @@ class LoadedGraph:
         read = {**given.parameters, **own.parameters}
         unused = [escape(name) for name in read if name not in runs.parameters]
         limit = Budget.parse(packed_bytes).limit_bytes
-        pool = Pool.load(runs, scheduled, source, arena.device, [*ignored, *unused], limit)
+        _check_devices(scheduled, arena.device)
+        pool = Pool.load(runs, scheduled, source, arena.device, [*ignored, *unused], limit, limits)
+        for device, size in elsewhere_bytes(scheduled).items():
+            pool.check_room(device, size)
         if imported is not None and imported.shared:
             pool.watch({name: imported.weights[name] for name in simple.parameters})
         rounded = {
@@ -178,8 +185,8 @@ class Knowledge:
             found = find(ground.scheduled, pool.buffers, device, progress, known, pool.unpacked)
         rules = Rules(found.tilings if found is not None else None, pool.unpacked)
         costs = CostModel(
-            known if times is None else times, device, streams=streams(pool.parameter_bytes),
-            rules=rules, asked=frozenset(map(load, kernels)),
+            known if times is None else times, device, besides=ground.scheduled.devices,
+            streams=streams(pool.parameter_bytes), rules=rules, asked=frozenset(map(load, kernels)),
         )  # fmt: skip
         if not exact:  # tiles have one size
             rules.serves_any_size = costs.serves_any_size
@@ -253,6 +260,17 @@ def arena_on(device: str, arena: Arena | None) -> Arena:
             f"pass device={found.device!r}, or make an arena on {device}"
         )
     return found
+
+
+def _check_devices(scheduled: ScheduledGraph, home: str) -> None:
+    """Raise GraphError for copies to a device that is not there, or is the session's own."""
+    for device in scheduled.devices:
+        device_of(device, GraphError)
+        if device == home:
+            raise GraphError(
+                f"the graph copies to {device}, which is the session's own device; write "
+                "`ops.copy_to(x)` to come back to it"
+            )
 
 
 def _check_size(graph: Graph) -> None:

@@ -317,6 +317,8 @@ class _Work:
         progress(len(found), len(found), "done")
 
     def _is_new(self, place: ProfiledCall) -> bool:
+        if not self.session.costs.is_timed_here(place.site):
+            return False
         if (place.kernel.name, source_hash(place.kernel), place.signature.text) not in self.there:
             return True
         if place.key not in self.measured and place.key not in self.failed:

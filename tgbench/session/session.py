@@ -34,7 +34,7 @@ from tgbench.graph.graph import Graph
 from tgbench.graph.op_table import numpy_dtype
 from tgbench.kernels.registry import Ranking
 from tgbench.memory.arena import Arena
-from tgbench.memory.estimate import Budget
+from tgbench.memory.estimate import Sizes, by_device
 from tgbench.plans.background.process import BackgroundSearch
 from tgbench.plans.decisions import PlanPath
 from tgbench.plans.paths.chosen import opened
@@ -66,7 +66,8 @@ class GraphSession(Facts):
             copied; an imported module brings its own.
         memory: budget of the arena: bytes, "256MiB", None for what is needed; "auto" for what the
             device has left, "auto:4GiB" for at most so much of it. Weights are apart:
-            `estimate_memory()` shows both.
+            `estimate_memory()` shows both. By device, {"cpu": "1GiB", "cuda:0": "2GiB"}, where the
+            graph computes on others (`tg.place`), which give what weights take as well.
         device: "cpu" or "cuda:0".
         plan: a plan file. If it exists it is used without planning; `save_plan` writes it.
         trace: a JSON Lines file that every run is appended to.
@@ -125,7 +126,7 @@ class GraphSession(Facts):
         self,
         graph: Graph | Imported,
         weights: Any = None,
-        memory: int | str | None = None,
+        memory: Sizes = None,
         device: str = "cpu",
         plan: str | Path | Plan | None = None,
         trace: str | Path | Trace | None = None,
@@ -153,7 +154,9 @@ class GraphSession(Facts):
         check_number(PlanError, "tolerance", tolerance)
         if not isinstance(plan, (Plan, str, Path, NoneType)):
             raise PlanError(f"plan={shorten(plan)} is no plan; pass a Plan or a path")
-        Budget.parse(memory)  # a size that is none is said before weights are read
+        memory, limits = by_device(
+            memory, device
+        )  # what is no size is said before weights are read
         collect_dropped()
         self.device = device
         self.arena = arena_on(device, arena)
@@ -166,7 +169,7 @@ class GraphSession(Facts):
         ground = LoadedGraph.of(
             graph, weights, self.arena, ignore_weights, packed_bytes,
             exact=exact is not None, weights_dtype=weights_dtype, arithmetic=arithmetic,
-            weights_copy=weights_copy, way=self._along,
+            weights_copy=weights_copy, way=self._along, limits=limits,
         )  # fmt: skip
         budget_bytes = parsed(memory, ground.graph, self.arena, ground.pool)
         self._known = partial(

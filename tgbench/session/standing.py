@@ -112,6 +112,8 @@ class Keeper:
     def install(self, decisions: Decisions) -> None:
         """Put a plan that fits in force; an interrupt leaves none, and every value as it was."""
         check_map(decisions.placement)
+        for space, device in enumerate(decisions.scheduled.devices, 1):
+            self.planning.pool.check_room(device, decisions.placement.reach_in(space))
         self.follow_arena()
         self.planning.scheduled = decisions.scheduled
         self._stand_aside()

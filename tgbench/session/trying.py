@@ -339,10 +339,12 @@ class Tryer:
         sites: dict[tuple[str, str], Site] = {}
         with standing(origin):
             for i, made in enumerate(program.instructions):
-                if made.site is not None and not is_by_team(made.site, made.kernel):
-                    key = costs.signature(made.site).text, made.kernel
-                    alike.setdefault(key, []).append(i)
-                    sites.setdefault(key, made.site)
+                site = made.site
+                if site is None or is_by_team(site, made.kernel) or not costs.is_timed_here(site):
+                    continue
+                key = costs.signature(site).text, made.kernel
+                alike.setdefault(key, []).append(i)
+                sites.setdefault(key, site)
             once = {
                 key: costs.of_site(site, kernel_named(site.call.op.name, key[1]))
                 for key, site in sites.items()

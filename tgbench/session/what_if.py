@@ -207,7 +207,7 @@ class WhatIf:
         node = self.ground.nodes.get(name)
         if node is None:
             raise PlanError(f"the graph has no node {name!r}; nodes are named as in session.graph")
-        if node not in self.decisions.placement.slots or node.is_leaf:
+        if node not in self.decisions.placement.slots or node.is_leaf or node.type.device:
             raise PlanError(
                 f"{name}: has no bytes that can be given or taken; choose a slot's node"
             )

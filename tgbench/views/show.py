@@ -19,7 +19,7 @@ from tgbench.base.words import counted, format_bytes, format_time
 from tgbench.costs.records import Records
 from tgbench.graph.graph import Graph
 from tgbench.memory.estimate import MemoryEstimate
-from tgbench.memory.placement import Placement
+from tgbench.memory.placement import Placement, told_offset
 from tgbench.plans.explain import Explanation
 from tgbench.plans.paths.paths import Paths
 from tgbench.plans.plan import Plan
@@ -179,7 +179,8 @@ def _placement(placement: Placement) -> Bundle:
     rows = [
         (
             node.name, "kept" if node in placement.lasting else "slice",
-            str(slot.offset_bytes), format_bytes(placement.size_of(node)), str(list(slot.extents)),
+            told_offset(slot.offset_bytes), format_bytes(placement.size_of(node)),
+            str(list(slot.extents)),
         )
         for node, slot in sorted(placement.slots.items(), key=lambda item: item[1].offset_bytes)
     ]  # fmt: skip

@@ -1,6 +1,7 @@
 """The op families; importing this package fills the op table."""
 
 from tgbench.graph.ops.create import full, iota, tril, triu
+from tgbench.graph.ops.devices import copy_to
 from tgbench.graph.ops.elementwise import (
     ceil,
     cos,
@@ -103,15 +104,15 @@ from tgbench.graph.ops.scan import linear_recurrence
 __all__ = [
     "adaptive_avg_pool", "arccos", "arcsin", "arctan", "arctan2", "argmax", "argmin", "attention",
     "avg_pool", "batch_norm", "ceil", "channel_affine", "clamp", "concat", "conv", "conv_transpose",
-    "cos", "cosh", "cumsum", "einsum", "elu", "embedding", "erf", "exp", "exp2", "expm1", "flip",
-    "floor", "fold", "full", "gated_linear", "gather", "gather_elements", "gather_linear", "gelu",
-    "glu", "group_norm", "hardsigmoid", "hardswish", "index_select", "iota", "isinf", "isnan",
-    "layer_norm", "leaky_relu", "linear", "linear_recurrence", "log", "log1p", "log2", "log10",
-    "log_softmax", "logical_xor", "logsumexp", "matmul", "max_", "max_pool", "maximum", "mean",
-    "min_", "minimum", "mish", "opaque", "pad", "pad_with", "prod", "reciprocal", "recurrent",
-    "relu", "relu6", "repeat", "repeat_interleave", "rms_norm", "roll", "rope", "round_", "rowwise",
-    "rsqrt", "scatter", "scatter_add", "scatter_elements", "sigmoid", "sign", "silu", "sin", "sinh",
-    "softmax", "softplus", "sort", "split", "sqrt", "stack", "std", "sum_", "tan", "tanh", "topk",
-    "tril", "triu", "trunc", "update", "upsample", "upsample_nearest", "var", "where",
-    "widening_linear",
+    "copy_to", "cos", "cosh", "cumsum", "einsum", "elu", "embedding", "erf", "exp", "exp2", "expm1",
+    "flip", "floor", "fold", "full", "gated_linear", "gather", "gather_elements", "gather_linear",
+    "gelu", "glu", "group_norm", "hardsigmoid", "hardswish", "index_select", "iota", "isinf",
+    "isnan", "layer_norm", "leaky_relu", "linear", "linear_recurrence", "log", "log1p", "log2",
+    "log10", "log_softmax", "logical_xor", "logsumexp", "matmul", "max_", "max_pool", "maximum",
+    "mean", "min_", "minimum", "mish", "opaque", "pad", "pad_with", "prod", "reciprocal",
+    "recurrent", "relu", "relu6", "repeat", "repeat_interleave", "rms_norm", "roll", "rope",
+    "round_", "rowwise", "rsqrt", "scatter", "scatter_add", "scatter_elements", "sigmoid", "sign",
+    "silu", "sin", "sinh", "softmax", "softplus", "sort", "split", "sqrt", "stack", "std", "sum_",
+    "tan", "tanh", "topk", "tril", "triu", "trunc", "update", "upsample", "upsample_nearest", "var",
+    "where", "widening_linear",
 ]  # fmt: skip

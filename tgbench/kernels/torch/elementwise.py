@@ -104,6 +104,7 @@ widen("erf", HALVES)  # torch's formula for them has no digit left near 0
 pointwise("abs", unary(torch.abs), takes=lambda site: site.out.dtype != "bool")
 pointwise("abs", _cast, takes=lambda site: site.out.dtype == "bool", variant="_bool")
 pointwise("cast", _cast)
+pointwise("copy_to", _cast)
 pointwise("where", _where)
 
 

@@ -566,7 +566,7 @@ class _Column:
 
 
 def _bytes(node: Node, box: Box) -> int:
-    return aligned(value_of(box.elements) * node.type.itemsize)
+    return aligned(value_of(box.elements) * node.type.itemsize_at_home)
 
 
 def nested(regions: Sequence[Region]) -> list[Region]:

@@ -19,7 +19,7 @@ from tgbench.base.errors import PlanError
 from tgbench.base.memo import Latest
 from tgbench.base.regions import Box
 from tgbench.graph.op_table import Call
-from tgbench.kernels.registry import ARENA, Site
+from tgbench.kernels.registry import Site
 from tgbench.memory.placement import Placement, Retention
 from tgbench.memory.storage import ScheduledGraph
 from tgbench.plans.decisions import Classes
@@ -161,7 +161,7 @@ class Judge:
         site, base = site_at(made.site, origin), self.scheduled.base
         ins = tuple(
             view
-            if view is None or view.buffer == ARENA
+            if view is None or not isinstance(view.buffer, str)
             else replace(view, buffer=base[operand].name)
             for view, operand in zip(site.ins, made.node.inputs, strict=True)
         )

@@ -20,6 +20,7 @@ from tgbench.base.regions import Box, Region
 from tgbench.base.words import counted, format_bytes, format_time
 from tgbench.graph.graph import Graph
 from tgbench.graph.op_table import OPS
+from tgbench.memory.placement import is_elsewhere
 from tgbench.plans.diff import Kept
 from tgbench.plans.plan import Plan
 from tgbench.runs.propagate import rough_ns
@@ -145,7 +146,11 @@ def memory(subject: Subject, _: Chosen) -> Payload | None:
         return None if subject.timeline is None else map_payload(subject.timeline, subject)
     columns, facts = map_payload(subject.map_of(plan), subject)
     if subject.proposal is not None and subject.plan is not None:
-        old = [(s.node, s.offset_bytes, s.size_bytes) for s in subject.plan.slots]
+        old = [
+            (s.node, s.offset_bytes, s.size_bytes)
+            for s in subject.plan.slots
+            if not is_elsewhere(s.offset_bytes)
+        ]
         columns["ghost"] = [name for name, _, _ in old]
         columns["ghost_offset"] = np.array([at for _, at, _ in old], np.float64)
         columns["ghost_size"] = np.array([size for _, _, size in old], np.float64)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from tgbench.base.words import counted, format_bytes, format_time
+from tgbench.memory.placement import told_offset
 from tgbench.programs.program import Instruction, Program
 from tgbench.session.session import GraphSession
 from tgbench.views.draw.tables import TextTable
@@ -152,6 +153,6 @@ def _cells(number: int, line: Line) -> Sequence[str]:
         line.box,
         line.kernel,
         "-" if line.expected_ns is None else format_time(line.expected_ns),
-        "-" if line.offset_bytes is None else str(line.offset_bytes),
+        "-" if line.offset_bytes is None else told_offset(line.offset_bytes),
         format_bytes(line.scratch_bytes) if line.scratch_bytes else "-",
     )

@@ -26,7 +26,7 @@ from scipy.sparse import coo_array
 
 from tgbench.base.words import counted, format_bytes
 from tgbench.graph.graph import Graph, Node
-from tgbench.memory.placement import Placement, aligned
+from tgbench.memory.placement import Placement, aligned, is_elsewhere
 from tgbench.memory.storage import LiveRange, ScheduledGraph
 from tgbench.plans.decisions import PlanSlot
 from tgbench.plans.explain import after
@@ -250,7 +250,11 @@ def timeline(
     """
     steps = len(scheduled.schedule) + 1
     reads = reading_steps(scheduled)
-    order = {node: (slot.offset_bytes, node.index) for node, slot in placement.slots.items()}
+    order = {
+        node: (slot.offset_bytes, node.index)
+        for node, slot in placement.slots.items()
+        if not is_elsewhere(slot.offset_bytes)
+    }
     found = []
     for node in sorted(order, key=lambda n: (_kind(n, placement) != "partial", *order[n])):
         rectangle = _rectangle(node, scheduled, placement, steps, reads.get(node, ()))
@@ -258,6 +262,8 @@ def timeline(
         detail = f"{rectangle.detail}, there after {kept}" if kept else rectangle.detail
         found.append(replace(rectangle, detail=detail))
     for node, scratch in placement.scratch.items():
+        if is_elsewhere(scratch.offset_bytes):
+            continue
         step = scheduled.position[node]
         found.append(
             Rectangle(
@@ -311,6 +317,8 @@ def timeline_from_plan(plan: Plan) -> Timeline:
     next_use = _next_use(plan, position)
     found = []
     for slot in plan.slots:
+        if is_elsewhere(slot.offset_bytes):
+            continue
         kind = _kind_in_plan(slot, position)
         start, stop = 0, steps
         if kind == "slice":
