@@ -313,6 +313,8 @@ NEURAL: dict[str, Case] = {
     "gelu": lambda x, **_: F.gelu(x),
     "gelu tanh": lambda x, **_: F.gelu(x, approximate="tanh"),
     "leaky_relu": lambda x, **_: F.leaky_relu(x, 0.2),
+    "prelu": lambda x, f, **_: F.prelu(x, f[: x.shape[1]]),
+    "prelu of one number": lambda x, f, **_: F.prelu(x, f[:1]),
     "elu": lambda x, **_: F.elu(x, 1.5),
     "rrelu": lambda x, **_: F.rrelu(x, 0.1, 0.4),
     "bilinear": lambda x, f, **_: F.bilinear(x, x[..., :5], CUBE, f[:3]),

@@ -689,6 +689,9 @@ _UPSAMPLES: dict[str, tuple[tuple[int, ...], dict[str, Any], dict[str, Any]]] = 
     "bilinear odd": (
         (1, 1, 4, 5), {"scale": 1.7, "mode": "linear"}, {"scale_factor": 1.7, "mode": "bilinear"},
     ),
+    "a signal twice as long": (
+        (1, 2, 7), {"scale": 2.0, "mode": "linear"}, {"scale_factor": 2.0, "mode": "linear"},
+    ),
     "corners": (
         (1, 1, 3, 3), {"size": (5, 4), "mode": "linear", "align_corners": True},
         {"size": (5, 4), "mode": "bilinear", "align_corners": True},
@@ -712,7 +715,7 @@ for _name, (_x, _options, _torchs) in _UPSAMPLES.items():
     case(
         f"upsample {_name}",
         lambda g, x=_x, o=_options: ops.upsample(x_of(g, *x), **o),
-        exact=_name not in ("bilinear", "trilinear")
+        exact=_name not in ("bilinear", "trilinear", "a signal twice as long")
         and "cubic" not in _name,  # matrices that are mostly open
         independent=_resampled(**_torchs),
     )
@@ -777,6 +780,12 @@ _ACTIVATIONS: dict[str, tuple[Callable[[Node], Node], Callable[..., Any]]] = {
     "hardswish": (ops.hardswish, _functional("hardswish")),
     "mish": (ops.mish, _functional("mish")),
 }
+case(
+    "prelu",
+    lambda g: ops.prelu(x_of(g, 2, 3, 4), x_of(g, 3, 1, name="slope")),
+    exact=False,  # of what is positive, no slope moves anything
+    independent=lambda attrs, x, slope: np.where(x > 0, x, x * slope),
+)
 for _name, (_make, _other) in _ACTIVATIONS.items():
     case(_name, lambda g, make=_make: make(x_of(g, 2, 3)), independent=_other)
 for _op in ("tan", "sinh", "cosh", "arctan", "expm1", "exp2", "trunc"):

@@ -146,6 +146,9 @@ def applied(draw: Any, op: str, dtype: str) -> Graph:
         else:
             with_weights = draw(st.booleans())
             y = g.apply(op, image, *(weights if with_weights else []), groups=2, eps=number / 1e4)
+    elif op == "prelu":
+        slopes = draw(st.sampled_from([(1,), (width,), (lead[-1], 1)]))
+        y = ops.prelu(x, weight("slope", *slopes))
     elif op == "linear":
         y = ops.linear(x, weight("w", a, width), draw(st.sampled_from([None, weight("b", a)])))
     elif op == "gated_linear":

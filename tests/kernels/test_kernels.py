@@ -463,6 +463,9 @@ for _name, _x, _options in (
     ("smaller", (1, 2, 4, 9), {"size": 2}),  # the last rows are not read
     ("bismaller", (1, 2, 6, 9), {"size": (2, 3), "mode": "linear"}),
     ("linear", (1, 2, 6), {"size": 9, "mode": "linear"}),
+    ("linear scale", (1, 2, 6), {"scale": 2.0, "mode": "linear"}),
+    ("linear wide", (1, 1, 160), {"size": 320, "mode": "linear"}),
+    ("cubic wide", (1, 1, 140), {"size": 150, "mode": "cubic"}),
     ("bilinear", (1, 2, 4, 5), {"scale": 2.0, "mode": "linear"}),
     ("corners", (1, 2, 4, 5), {"size": (7, 3), "mode": "linear", "align_corners": True}),
     ("trilinear", (1, 1, 3, 3, 4), {"size": (5, 3, 6), "mode": "linear"}),

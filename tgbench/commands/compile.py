@@ -24,7 +24,7 @@ from tgbench.base.words import Progress, format_time
 from tgbench.commands.progress import bar, say
 from tgbench.costs.model import CostModel
 from tgbench.graph.graph import GraphBuilder, Node
-from tgbench.graph.ops.elementwise import exp, sigmoid, tanh
+from tgbench.graph.ops.elementwise import exp, sigmoid, tanh, where
 from tgbench.graph.ops.images.conv import conv
 from tgbench.graph.ops.images.pool import avg_pool, max_pool
 from tgbench.graph.ops.images.resample import upsample
@@ -37,6 +37,7 @@ from tgbench.graph.ops.nn import (
     hardswish,
     layer_norm,
     linear,
+    prelu,
     relu,
     rms_norm,
     rope,
@@ -138,7 +139,8 @@ def samples() -> list[Node]:
         q @ _of(g, 1, 4, 64, 1), linear_recurrence(x, x, x[:1]),
         attention(q, keys, keys, _of(g, 1, 1, ROWS, ROWS)),
         max_pool(image, 2), avg_pool(image, 2).inputs[0], upsample(image, size=16), hardswish(x),
-        hardsigmoid(x), mean(image, (2, 3)), conv(image, _weight(g, 16, 1, 3, 3), groups=16),
+        hardsigmoid(x), where(_of(g, ROWS, WIDE) > 0.0, x, bias), prelu(x, bias),
+        mean(image, (2, 3)), conv(image, _weight(g, 16, 1, 3, 3), groups=16),
     ]  # fmt: skip
     found += [_steps(g, kind, cell) for kind, cell in CELLS.items()]
     for dtype in ("int64", "int32"):

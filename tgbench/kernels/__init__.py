@@ -1,7 +1,17 @@
 """Kernels: the registry, and importing this fills it."""
 
 from tgbench.kernels import adapters, copied
-from tgbench.kernels.numba import depthwise, filters, images, panels, points, rows, rowwise, vectors
+from tgbench.kernels.numba import (
+    branches,
+    depthwise,
+    filters,
+    images,
+    panels,
+    points,
+    rows,
+    rowwise,
+    vectors,
+)
 from tgbench.kernels.numba import gathered as gathered_numba
 from tgbench.kernels.numba import recurrent as recurrent_numba
 from tgbench.kernels.onednn import direct, heads, strips
@@ -50,9 +60,10 @@ elif packed.is_built_in():
 adapters.register_adapters()
 
 __all__ = [
-    "ARENA", "KERNELS", "Kernel", "Scratch", "Site", "View", "adapters", "candidates", "conv",
-    "copied", "copy_", "dense", "depth", "depthwise", "direct", "elementwise", "fill_", "filters",
-    "fused", "gathered", "gathered_numba", "heads", "images", "layout", "opaque", "order", "packed",
-    "panels", "points", "pool", "products", "recurrent", "recurrent_numba", "register", "rows",
-    "rowwise", "rowwise_triton", "scratch_bytes", "stepwise", "strips", "vectors", "widening",
+    "ARENA", "KERNELS", "Kernel", "Scratch", "Site", "View", "adapters", "branches", "candidates",
+    "conv", "copied", "copy_", "dense", "depth", "depthwise", "direct", "elementwise", "fill_",
+    "filters", "fused", "gathered", "gathered_numba", "heads", "images", "layout", "opaque",
+    "order", "packed", "panels", "points", "pool", "products", "recurrent", "recurrent_numba",
+    "register", "rows", "rowwise", "rowwise_triton", "scratch_bytes", "stepwise", "strips",
+    "vectors", "widening",
 ]  # fmt: skip

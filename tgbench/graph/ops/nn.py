@@ -361,6 +361,14 @@ _fused(
     flops=lambda call, box: 2 * box.elements,
 )
 _fused(
+    "prelu",
+    lambda attrs, x, slope: where(x > 0.0, x, x * slope),
+    lambda attrs, x, slope: np.where(x > 0, x, x * slope),
+    flops=lambda call, box: 2 * box.elements,
+    aligned=(0, 1),
+    arity=(2,),
+)
+_fused(
     "elu",
     lambda attrs, x: where(x > 0.0, x, (exp(minimum(x, 0.0)) - 1.0) * attrs["alpha"]),
     lambda attrs, x: np.where(x > 0, x, np.expm1(np.minimum(x, 0)) * x.dtype.type(attrs["alpha"])),
@@ -411,6 +419,15 @@ def relu6(x: Node) -> Node:
 def leaky_relu(x: Node, slope: float = 0.01) -> Node:
     """x where it is positive, else x · slope."""
     return x.builder.apply("leaky_relu", x, slope=slope)
+
+
+def prelu(x: Node, slope: Node) -> Node:
+    """x where it is positive, else x · slope (He and others 2015).
+
+    Args:
+        slope: that broadcasts to x: one number, or [channels, 1, 1] for an image's channels.
+    """
+    return x.builder.apply("prelu", x, slope)
 
 
 def elu(x: Node, alpha: float = 1.0) -> Node:

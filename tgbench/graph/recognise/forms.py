@@ -181,6 +181,7 @@ def _activations() -> Iterable[Form]:
         yield _form(name, X)
     yield _form("clamp", X, attrs={"low": Free(LOW), "high": Free(HIGH)})
     yield _form("leaky_relu", X, attrs={"slope": Free(SCALE)})
+    yield _form("prelu", X, (6,))
     yield _form("elu", X, attrs={"alpha": Free(SCALE)})
     yield _form("elu", X, attrs={"alpha": 1.0})  # nothing is left of the product
     yield _form("softplus", X, attrs={"beta": Free(SCALE), "threshold": Free(HIGH)})

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from tgbench.base.coords import Coord, same, value_of
 from tgbench.graph.op_table import Call
 from tgbench.graph.ops.images.pool import least, pool_windows
-from tgbench.graph.ops.images.resample import changed_axes, matrix_of, nearest_index
+from tgbench.graph.ops.images.resample import changed_axes, nearest_index, taps_of
 from tgbench.kernels.numba.points import as_image, both
 from tgbench.kernels.numba.rows import CALL_NS, TYPES, add_kernel, compiled, span
 from tgbench.kernels.registry import Site, View, once_a_site
@@ -127,9 +127,8 @@ def _table(key: tuple[Any, ...], mode: str, align_corners: bool, dtype: str) -> 
     if mode != "linear":
         at = nearest_index(*key, mode == "nearest_exact")
         return at, np.zeros(len(at), dtype)
-    matrix = matrix_of("linear", *key, align_corners)
-    at = (matrix != 0).argmax(1)
-    return at, (1 - matrix[np.arange(len(at)), at]).astype(dtype)
+    (at, after), (_, share) = taps_of("linear", *key, align_corners)
+    return at, np.where(after > at, share, 0.0).astype(dtype)
 
 
 def _tables(call: Call, dtype: str) -> list[Table]:

@@ -358,6 +358,47 @@ def combine(a, sa, b, sb, scalar, y, ys, rows, n, code):
 
 
 @kernel
+def select(c, c0, c1, ce, a, a0, a1, ae, b, b0, b1, be, y, y0, y1, outer, inner, n):
+    """y = a where c, else b; three strides an operand, the last of them 1, or 0 for a number."""
+    for i in range(U(outer)):
+        for j in range(U(inner)):
+            p, q = i * U(c0) + j * U(c1), i * U(a0) + j * U(a1)
+            r, s = i * U(b0) + j * U(b1), i * U(y0) + j * U(y1)
+            if ce and ae and be:
+                for k in range(U(n)):
+                    y[s + k] = a[q + k] if c[p + k] else b[r + k]
+            elif ce and ae:
+                other = b[r]
+                for k in range(U(n)):
+                    y[s + k] = a[q + k] if c[p + k] else other
+            elif ce and be:
+                one = a[q]
+                for k in range(U(n)):
+                    y[s + k] = one if c[p + k] else b[r + k]
+            else:
+                for k in range(U(n)):
+                    one, other = a[q + k * U(ae)], b[r + k * U(be)]
+                    y[s + k] = one if c[p + k * U(ce)] else other
+
+
+@kernel
+def prelu(x, x0, x1, w, w0, w1, we, y, y0, y1, outer, inner, n):
+    """y = x where it is positive, else x · w; strides as above."""
+    for i in range(U(outer)):
+        for j in range(U(inner)):
+            p, q, r = i * U(x0) + j * U(x1), i * U(y0) + j * U(y1), i * U(w0) + j * U(w1)
+            if we:
+                for k in range(U(n)):
+                    value = x[p + k]
+                    y[q + k] = value if value > 0 else value * w[r + k]
+            else:
+                slope = w[r]
+                for k in range(U(n)):
+                    value = x[p + k]
+                    y[q + k] = value if value > 0 else value * slope
+
+
+@kernel
 def rope(x, x0, x1, c, c0, c1, s, s0, s1, y, y0, y1, outer, inner, depth):
     """y[a, b] = x[a, b] · cos[a, b] + turned(x[a, b]) · sin[a, b]; two strides an array."""
     half = U(depth) // U(2)

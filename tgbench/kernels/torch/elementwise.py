@@ -108,6 +108,24 @@ pointwise("copy_to", _cast)
 pointwise("where", _where)
 
 
+def _prelu(x: Tensor, slope: Tensor, positive: Tensor, out: Tensor) -> None:
+    torch.clamp(x, min=0, out=positive)
+    torch.clamp(x, max=0, out=out)
+    out.mul_(slope).add_(positive)
+
+
+def _bind_prelu(site: Site, scratch: tuple[View, ...]) -> Bound:
+    return _prelu, (*inputs(site), scratch[0], site.out)
+
+
+register(
+    Kernel(
+        "prelu", "prelu", is_complete, calls_cost(4), _bind_prelu,
+        scratch=lambda site: ((tuple(site.out.shape), site.out.dtype),),
+    )
+)  # fmt: skip
+
+
 def _division(name: str, function: Callable[..., Any]) -> None:
     """floordiv and mod.
 

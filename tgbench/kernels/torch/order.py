@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from tgbench.base.coords import Coord, same
+from tgbench.graph.op_table import ITEMSIZE
 from tgbench.graph.ops.functions import FLOAT_FUNCTIONS
 from tgbench.kernels.registry import Kernel, Scratch, Site, View, register
 from tgbench.kernels.torch.elementwise import (
@@ -73,8 +74,9 @@ def _lines(site: Site) -> View:
     return inputs(site)[0]
 
 
-def _sorted_cost(site: Site) -> float:
-    return 10 * CALL_NS + 40 * _lines(site).elements
+def _found_bytes(site: Site) -> int:
+    """Of the first ones, and where they were."""
+    return site.out.elements * (ITEMSIZE[_lines(site).dtype] + ITEMSIZE["int64"])
 
 
 def _top_scratch(site: Site) -> tuple[Scratch, ...]:
@@ -83,24 +85,42 @@ def _top_scratch(site: Site) -> tuple[Scratch, ...]:
     return (shape, _lines(site).dtype), (shape, "int64")
 
 
-def _sort(
-    x: Tensor, axis: int, largest: bool, values: Tensor, indices: Tensor, kept: Tensor, out: Tensor
+def _top(
+    x: Tensor, axis: int, largest: bool, source: int, values: Tensor, indices: Tensor, out: Tensor
 ) -> None:
-    torch.sort(x, dim=axis, descending=largest, stable=True, out=(values, indices))
-    out.copy_(kept)
+    """The first ones, and one more, where no two of these are equal; else all are sorted, as ties
+    stand in the order of their indices, and a 0 has two signs.
+    """
+    count = out.shape[axis]
+    found = torch.topk(x, min(count + 1, x.shape[axis]), axis, largest)
+    size = found.values.shape[axis] - 1
+    before, after = (found.values.narrow(axis, at, size) for at in (0, 1))
+    tied = torch.eq(before, after)
+    if source == 0:
+        tied &= before == 0
+    if bool(tied.any()):
+        torch.sort(x, dim=axis, descending=largest, stable=True, out=(values, indices))
+        found = values, indices  # type: ignore[assignment]
+    out.copy_(found[source].narrow(axis, 0, count))
 
 
-def _bind_sort(site: Site, scratch: tuple[View, ...]) -> Bound:
+def _bind_top(site: Site, scratch: tuple[View, ...]) -> Bound:
     axis, largest = site.call.attrs["axis"], site.call.attrs["largest"]
-    values, indices = scratch
-    start, stop = site.out_box[axis]
-    source = values if site.call.op.name == "top_values" else indices
-    kept = source.narrow(axis, start, stop - start)
-    return _sort, (_lines(site), axis, largest, values, indices, kept, site.out)
+    source = 0 if site.call.op.name == "top_values" else 1
+    return _top, (_lines(site), axis, largest, source, *scratch, site.out)
+
+
+def _top_cost(site: Site) -> float:
+    return 10 * CALL_NS + 8 * _lines(site).elements
 
 
 for _name in ("top_values", "top_indices"):
-    register(Kernel(_name, _name, is_complete, _sorted_cost, _bind_sort, _top_scratch))
+    register(
+        Kernel(
+            _name, _name, is_complete, _top_cost, _bind_top, _top_scratch,
+            allocates=lambda site: 3 * _found_bytes(site),
+        )
+    )  # fmt: skip
 
 
 # --- elements by index ---------------------------------------------------------------------------

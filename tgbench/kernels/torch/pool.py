@@ -22,9 +22,9 @@ from tgbench.base.regions import Box
 from tgbench.graph.op_table import FLOATS, Call
 from tgbench.graph.ops.images.fold import tap_windows
 from tgbench.graph.ops.images.pool import least, pool_windows
-from tgbench.graph.ops.images.resample import TAPS, changed_axes, matrix_of, nearest_index
-from tgbench.kernels.registry import Kernel, Site, View, register
-from tgbench.kernels.torch.conv import tap_views
+from tgbench.graph.ops.images.resample import TAPS, changed_axes, matrix_of, nearest_index, taps_of
+from tgbench.kernels.registry import Kernel, Scratch, Site, View, register
+from tgbench.kernels.torch.conv import overhang, tap_views
 from tgbench.kernels.torch.elementwise import (
     BYTES_PER_NS,
     CALL_NS,
@@ -34,6 +34,9 @@ from tgbench.kernels.torch.elementwise import (
 )
 from tgbench.kernels.torch.layout import Pairs, copies
 from tgbench.kernels.views import Bound, inputs, is_complete, whole_reads
+
+MANY_TAPS = 4
+LINE_RANK = 3  # batch, channels, points
 
 # --- pools ---------------------------------------------------------------------------------------
 
@@ -50,11 +53,39 @@ def _pool_from(function: Any, first: Tensor, out: Tensor, *rest: Tensor) -> None
         function(out, source, out=out)
 
 
-def _bind_pool(site: Site, function: Any, start: float) -> Bound:
+def _of_a_copy(copy: Tensor, source: Tensor, pool: Any, *rest: Any) -> None:
+    copy.copy_(source)
+    pool(*rest)
+
+
+def _lies_across(site: Site) -> bool:
+    """Whether what is read has its elements side by side along another dimension than the result:
+    every tap would go across memory.
+    """
+    (x,), out = inputs(site), site.out
+    return same(out.strides[-1], 1) and not same(x.strides[-1], 1)
+
+
+def _pool_scratch(site: Site) -> tuple[Scratch, ...]:
+    """A copy that lies as the result does, where there are taps enough."""
+    if whole_reads(site)[0] is None or prod(site.call.attrs["kernel"]) < MANY_TAPS:
+        return ()
+    (x,) = inputs(site)
+    return ((tuple(x.shape), x.dtype),) if _lies_across(site) else ()
+
+
+def _bind_pool(site: Site, scratch: tuple[View, ...], function: Any, start: float) -> Bound:
     have = whole_reads(site)[0]
     if have is None:
         return _pool, (function, start, site.out)
     (x,) = inputs(site)
+    if scratch:
+        pool, arguments = _bound_pool(site, scratch[0], have, function, start)
+        return _of_a_copy, (scratch[0], x, pool, *arguments)
+    return _bound_pool(site, x, have, function, start)
+
+
+def _bound_pool(site: Site, x: View, have: Box, function: Any, start: float) -> Bound:
     windows = pool_windows(site.call.attrs, site.call.in_shapes[0])
     taps = tap_views(windows, x, have, site.out, site.out_box)
     if all(_is_all(target, site.out) for _, _, target in taps):
@@ -75,15 +106,47 @@ def _pool_cost(site: Site) -> float:
 
 
 def _bind_max(site: Site, scratch: tuple[View, ...]) -> Bound:
-    return _bind_pool(site, torch.maximum, least(site.out.dtype))
+    return _bind_pool(site, scratch, torch.maximum, least(site.out.dtype))
 
 
 def _bind_sum(site: Site, scratch: tuple[View, ...]) -> Bound:
-    return _bind_pool(site, torch.add, 0)
+    return _bind_pool(site, scratch, torch.add, 0)
 
 
-register(Kernel("max_pool", "max_pool", is_complete, _pool_cost, _bind_max))
-register(Kernel("sum_pool", "sum_pool", is_complete, _pool_cost, _bind_sum))
+register(Kernel("max_pool", "max_pool", is_complete, _pool_cost, _bind_max, _pool_scratch))
+register(Kernel("sum_pool", "sum_pool", is_complete, _pool_cost, _bind_sum, _pool_scratch))
+
+
+def _max_of_lines(x: Tensor, out: Tensor, kernel: int, stride: int, dilation: int) -> None:
+    out.copy_(torch.max_pool1d(x, kernel, stride, 0, dilation))
+
+
+def _is_inside(site: Site) -> bool:
+    """Whether windows along a line see nothing beside it."""
+    if not is_complete(site) or whole_reads(site)[0] is None or site.out.rank != LINE_RANK:
+        return False
+    margins = overhang(site, pool_windows(site.call.attrs, site.call.in_shapes[0]))
+    is_near = all(type(margin) is int and margin == 0 for pair in margins for margin in pair)
+    return is_near and site.out.dtype in ("float32", "float64")
+
+
+def _bind_lines(site: Site, scratch: tuple[View, ...]) -> Bound:
+    attrs = site.call.attrs
+    numbers = [attrs[name][0] for name in ("kernel", "stride", "dilation")]
+    return _max_of_lines, (*inputs(site), site.out, *numbers)
+
+
+register(
+    Kernel(
+        "max_pool_lines",
+        "max_pool",
+        _is_inside,
+        lambda site: 4 * CALL_NS + 4 * site.operand(0).size_bytes / BYTES_PER_NS,
+        _bind_lines,
+        devices=("cpu",),
+        allocates=lambda site: site.out.size_bytes,
+    )
+)
 
 
 # --- resampling ----------------------------------------------------------------------------------
@@ -105,6 +168,8 @@ def _is_spatially(box: Box, shape: Sequence[int]) -> bool:
     return all(same(a, 0) and same(b, n) for (a, b), n in zip(box[2:], shape[2:], strict=True))
 
 
+WIDE = 128  # inputs along a dimension: past this, taps are added up, not multiplied with a matrix
+
 # What PyTorch calls them, by rank.
 _MODES = {("linear", 3): "linear", ("linear", 4): "bilinear", ("linear", 5): "trilinear",
           ("cubic", 4): "bicubic"}  # fmt: skip
@@ -116,9 +181,10 @@ def _upsample(x: Tensor, out: Tensor, options: dict[str, Any]) -> None:
 
 def _takes_whole(site: Site) -> bool:
     attrs, rank = site.call.attrs, site.out.rank
-    is_given = [scale is not None for scale in attrs["scales"]]
     is_known = (attrs["mode"], rank) in _MODES if attrs["mode"] in TAPS else rank <= 5
-    return _is_whole(site) and site.out.dtype in FLOATS and not any(is_given) and is_known
+    sizes = zip(attrs["scales"], attrs["size"], site.call.in_shapes[0][2:], strict=True)
+    follow = all(scale is None or scale * count == size for scale, count, size in sizes)
+    return _is_whole(site) and site.out.dtype in FLOATS and follow and is_known
 
 
 def _bind_upsample(site: Site, scratch: tuple[View, ...]) -> Bound:
@@ -154,9 +220,21 @@ def _matrix(key: tuple[Any, ...], first: int, stop: int, low: int, high: int, dt
     return torch.tensor(matrix_of(*key)[first:stop, low:high], dtype=torch_dtype(dtype))
 
 
+@lru_cache(4096)
+def _shares(
+    key: tuple[Any, ...], first: int, stop: int, low: int, beside: int, dtype: str
+) -> tuple[tuple[Tensor, Tensor], ...]:
+    """The rows of the input slice that these outputs are made of, and their shares."""
+    inputs, shares = (torch.tensor(part[:, first:stop]) for part in taps_of(*key))
+    shares = shares.to(torch_dtype(dtype)).reshape(len(shares), -1, *(1,) * beside)
+    return tuple(zip(inputs - low, shares, strict=True))
+
+
 def _resample(x: Tensor, out: Tensor, *steps: Any) -> None:
     for axis, numbers in zip(steps[::2], steps[1::2], strict=True):
-        if numbers.ndim == 1:
+        if isinstance(numbers, tuple):
+            x = torch.stack([torch.index_select(x, axis, at).mul_(of) for at, of in numbers]).sum(0)
+        elif numbers.ndim == 1:
             x = torch.index_select(x, axis, numbers)
         else:
             x = torch.movedim(torch.matmul(x.movedim(axis, -1), numbers.T), -1, axis)
@@ -173,8 +251,14 @@ def _bind_resample(site: Site, scratch: tuple[View, ...]) -> Bound:
         low, high = int(have[axis][0]), int(have[axis][1])
         dtype = site.out.dtype
         if attrs["mode"] in TAPS:
-            with_ends = (attrs["mode"], *key, attrs["align_corners"])
-            steps += [axis, _matrix(with_ends, first, stop, low, high, dtype)]
+            with_ends, beside = (attrs["mode"], *key, attrs["align_corners"]), x.rank - axis - 1
+            is_wide = high - low > WIDE
+            steps += [
+                axis,
+                _shares(with_ends, first, stop, low, beside, dtype)
+                if is_wide
+                else _matrix(with_ends, first, stop, low, high, dtype),
+            ]
         else:
             exact = attrs["mode"] == "nearest_exact"
             steps += [axis, _rows((*key, exact), first, stop, low, dtype)]
@@ -184,7 +268,8 @@ def _bind_resample(site: Site, scratch: tuple[View, ...]) -> Bound:
 def _resample_cost(site: Site) -> float:
     read = site.operand(0)
     steps = len(site.call.attrs["size"])
-    per = prod(int(n) for n in read.shape[2:]) if site.call.attrs["mode"] in TAPS else 1
+    sizes = (min(value_of(n), 4 * WIDE) for n in read.shape[2:])
+    per = prod(sizes) if site.call.attrs["mode"] in TAPS else 1
     return float(steps * (4 * CALL_NS + site.out.size_bytes / BYTES_PER_NS * (2 + per**0.5 / 10)))
 
 

@@ -9,19 +9,30 @@ Transactions on Acoustics, Speech and Signal Processing, 1981) with a = −0.75.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
-from typing import Any
+from functools import lru_cache, reduce
+from operator import add
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from tgbench.base.errors import GraphError
 from tgbench.graph.graph import Node
-from tgbench.graph.op_table import FLOATS, Array, Attrs, OpDef, TensorType, register, same_dtype
+from tgbench.graph.op_table import (
+    FLOATS,
+    Array,
+    Attrs,
+    OpDef,
+    TensorType,
+    numpy_dtype,
+    register,
+    same_dtype,
+)
 from tgbench.graph.ops.images.pool import along
 from tgbench.graph.ops.images.windows import per_axis
 from tgbench.graph.ops.index import gather
 
 MOST_SIZES = 64  # of images that are remembered
+LARGEST_MATRIX = 1 << 22  # elements; a signal of some thousand numbers
 MODES = ("nearest", "nearest_exact", "linear", "cubic")
 TAPS = {"linear": 2, "cubic": 4}  # inputs that an output is made of along a dimension
 STEEP = -0.75  # the slope of a cubic at its first zero
@@ -40,9 +51,19 @@ def nearest_index(size: int, count: int, scale: float | None, exact: bool) -> Ar
     return index
 
 
+class Taps(NamedTuple):
+    """[taps, count] each: of every output the inputs that it is made of, and their shares, float64.
+
+    At an end the same input may be there more than once.
+    """
+
+    inputs: Array
+    shares: Array
+
+
 @lru_cache(MOST_SIZES)
-def matrix_of(mode: str, size: int, count: int, scale: float | None, align_corners: bool) -> Array:
-    """[count, size]: how much of each input is in each output; float64."""
+def taps_of(mode: str, size: int, count: int, scale: float | None, align_corners: bool) -> Taps:
+    """What outputs along a dimension are made of; linear and cubic."""
     outputs = np.arange(count, dtype=np.float64)
     if align_corners:
         at = outputs * ((size - 1) / (count - 1) if count > 1 else 0.0)
@@ -53,9 +74,19 @@ def matrix_of(mode: str, size: int, count: int, scale: float | None, align_corne
     first = np.floor(at).astype(np.int64)
     past = at - first
     shares = {0: 1 - past, 1: past} if mode == "linear" else _cubic_shares(past)
+    inputs = np.stack([np.clip(first + tap, 0, size - 1) for tap in shares])
+    found = Taps(inputs, np.stack(list(shares.values())))
+    for array in found:
+        array.setflags(write=False)
+    return found
+
+
+@lru_cache(MOST_SIZES)
+def matrix_of(mode: str, size: int, count: int, scale: float | None, align_corners: bool) -> Array:
+    """[count, size]: how much of each input is in each output; float64."""
     matrix, rows = np.zeros((count, size)), np.arange(count)
-    for tap, share in shares.items():
-        np.add.at(matrix, (rows, np.clip(first + tap, 0, size - 1)), share)
+    for inputs, shares in zip(*taps_of(mode, size, count, scale, align_corners), strict=True):
+        np.add.at(matrix, (rows, inputs), shares)
     matrix.setflags(write=False)
     return matrix
 
@@ -98,8 +129,9 @@ def _check(attrs: Attrs, types: tuple[TensorType, ...]) -> None:
 def _decompose(attrs: Attrs, x: Node) -> Node:
     for axis, size, count, scale in changed_axes(attrs, x.shape):
         if attrs["mode"] in TAPS:
-            matrix = matrix_of(attrs["mode"], size, count, scale, attrs["align_corners"])
-            x = along(x, matrix, axis)
+            key = attrs["mode"], size, count, scale, attrs["align_corners"]
+            small = size * count <= LARGEST_MATRIX
+            x = along(x, matrix_of(*key), axis) if small else _tapped(x, taps_of(*key), axis)
         else:
             exact = attrs["mode"] == "nearest_exact"
             index = x.builder.constant(nearest_index(size, count, scale, exact))
@@ -107,12 +139,27 @@ def _decompose(attrs: Attrs, x: Node) -> Node:
     return x
 
 
+def _tapped(x: Node, taps: Taps, axis: int) -> Node:
+    """The same as a product with a matrix that nobody has room for."""
+    beside = (1,) * (x.rank - axis - 1)
+    parts = [
+        gather(x, x.builder.constant(inputs), axis)
+        * x.builder.constant(shares.reshape(-1, *beside).astype(numpy_dtype(x.dtype))).cast(x.dtype)
+        for inputs, shares in zip(*taps, strict=True)
+    ]
+    return reduce(add, parts)
+
+
 def _reference(attrs: Attrs, x: Array) -> Array:
     dtype = x.dtype
     for axis, size, count, scale in changed_axes(attrs, x.shape):
         if attrs["mode"] in TAPS:
-            matrix = matrix_of(attrs["mode"], size, count, scale, attrs["align_corners"])
-            x = np.moveaxis(np.tensordot(x, matrix, ([axis], [1])), -1, axis)
+            taps = taps_of(attrs["mode"], size, count, scale, attrs["align_corners"])
+            beside = (1,) * (x.ndim - axis - 1)
+            x = sum(
+                np.take(x, inputs, axis) * shares.reshape(-1, *beside)
+                for inputs, shares in zip(*taps, strict=True)
+            )
         else:
             exact = attrs["mode"] == "nearest_exact"
             x = np.take(x, nearest_index(size, count, scale, exact), axis=axis)

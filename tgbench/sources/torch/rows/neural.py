@@ -107,6 +107,12 @@ def _leaky_relu(site: CallSite, x: Node, slope: float = 0.01) -> Node:
     return ops.leaky_relu(x, slope)
 
 
+@lowers("aten.prelu.default")
+def _prelu(site: CallSite, x: Node, weight: Node) -> Node:
+    beside = x.rank - 2 if x.rank > 1 else 0
+    return ops.prelu(x, weight if x.rank < 2 else weight.reshape(-1, *(1,) * beside))
+
+
 @lowers("aten.rrelu.default")
 def _rrelu(
     site: CallSite,
