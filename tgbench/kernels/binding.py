@@ -87,15 +87,21 @@ def bound(
     buffers: Buffers,
     device: str,
     prepared: dict[Prepared, Any] | None = None,
+    rooms: dict[int, torch.Tensor] | None = None,
 ) -> Bound:
     """A kernel's function and its arguments at a site of plain numbers, with scratch of its own.
 
     Args:
         prepared: where what is made once of weights is looked up, and left.
+        rooms: scratch memory that calls share which are made one after the other, by its bytes.
     """
     shapes = kernel.scratch(site)
-    size = int(scratch_bytes(shapes)) + SLACK_BYTES
-    room = torch.zeros(size // 16 * 16, dtype=torch.uint8, device=device)
+    size = (int(scratch_bytes(shapes)) + SLACK_BYTES) // 16 * 16
+    room = None if rooms is None else rooms.get(size)
+    if room is None:
+        room = torch.zeros(size, dtype=torch.uint8, device=device)
+        if rooms is not None:
+            rooms[size] = room
     scratch = {(SCRATCH, name): room.view(dtype) for name, dtype in TORCH_DTYPES.items()}
     memory = {**buffers, **scratch}
     made = once({} if prepared is None else prepared, memory)

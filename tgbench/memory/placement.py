@@ -43,7 +43,7 @@ from tgbench.runs.propagate import Step, Storage
 from tgbench.runs.rules import Rules
 
 ALIGNMENT = 64
-SPACE_BYTES = 1 << 44  # more than any device has
+SPACE_BYTES = 1 << 56  # more than any device has
 
 
 def is_elsewhere(offset_bytes: int) -> bool:

@@ -70,6 +70,7 @@ LEAST_TURNS, MOST_TURNS = 3, 9
 MOST_ROUNDS = 3
 MOST_EQUAL = 24  # of equal layers that turns go over
 MOST_DOUBTFUL = 1_000
+RAMP = 1 << 16  # different numbers that operands are made of
 Key = TypeVar("Key")
 Weight: TypeAlias = "tuple[Any, str]"  # a buffer, and as what dtype it is seen
 Progress: TypeAlias = "Callable[[str], None]"
@@ -487,6 +488,7 @@ class Race(Score):
         self._buffers = pool.buffers | _operands(self._sites[0], device) | self._copied(pool)
         _touch(self.weights.values())
         self._calls: dict[str, list[Bound]] = {}
+        self._rooms: dict[int, torch.Tensor] = {}
         self._clock = clock_of(device)
 
     def _copied(self, pool: Pool) -> dict[Weight, torch.Tensor]:
@@ -509,7 +511,9 @@ class Race(Score):
         """Compile or load a kernel, and prepare weights for it: nothing of that is timed."""
         made, buffers = self.prepared[kernel.name], self._buffers
         with self._or_out(kernel.name):
-            calls = [bound(kernel, site, buffers, self.device, made) for site in self._sites]
+            calls = [
+                bound(kernel, site, buffers, self.device, made, self._rooms) for site in self._sites
+            ]
             self._calls[kernel.name] = calls if self._count == 1 else rows_of(calls, self._count)
 
     @contextmanager
@@ -616,6 +620,12 @@ def _with_weights(apart: Site, site: Site) -> Site:
     return replace(site, out=apart.out, ins=ins, posts=posts)
 
 
+def _ramp(size: int, dtype: torch.dtype, device: str) -> torch.Tensor:
+    """Numbers from a half to 1, again and again: copying some takes less than making all."""
+    ramp = torch.linspace(0.5, 1.0, min(size, RAMP), device=device).to(dtype)
+    return ramp.repeat(-(-size // RAMP))[:size] if size > RAMP else ramp
+
+
 def _operands(site: Site, device: str) -> dict[tuple[Any, str], torch.Tensor]:
     """Buffers for what is no weight: small floats, none denormal; True; the first index."""
     found: dict[tuple[Any, str], torch.Tensor] = {}
@@ -625,7 +635,7 @@ def _operands(site: Site, device: str) -> dict[tuple[Any, str], torch.Tensor]:
         size = 1 + sum((n - 1) * step for n, step in zip(view.shape, view.strides, strict=True))
         dtype = TORCH_DTYPES[view.dtype]
         if view.dtype in FLOATS:
-            values = torch.linspace(0.5, 1.0, int(size), device=device).to(dtype)
+            values = _ramp(int(size), dtype, device)
         elif view.dtype == "bool":
             values = torch.ones(int(size), dtype=dtype, device=device)
         else:

@@ -45,7 +45,9 @@ class Layout:
 def place_of(offset_bytes: int, scheduled: ScheduledGraph) -> tuple[Buffer, int]:
     """In which buffer something lies, and at which byte of it."""
     space, at = divmod(offset_bytes, SPACE_BYTES)
-    return (OnDevice(scheduled.devices[space - 1]) if space else ARENA), at
+    if 0 < space <= len(scheduled.devices):
+        return OnDevice(scheduled.devices[space - 1]), at
+    return ARENA, offset_bytes
 
 
 def layout(node: Node, scheduled: ScheduledGraph, slots: Mapping[Node, Slot]) -> Layout:

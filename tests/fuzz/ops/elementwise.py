@@ -237,6 +237,17 @@ op("greater_number", "{0} > {number}",
    _with_number("greater_number"))  # fmt: skip
 
 
+# --- on another device ----------------------------------------------------------------------------
+
+
+def _there(d: Drawing) -> int:
+    return d.apply("elsewhere", d.numbers(), device=d.pick(["cpu:1", "cpu:2"]))
+
+
+op("elsewhere", "ops.copy_to(abs(ops.copy_to({0}, {device})))",
+   lambda x, device: b.absolute(x), _there)  # fmt: skip
+
+
 # --- casts, choices -------------------------------------------------------------------------------
 
 
@@ -364,6 +375,15 @@ def _near(name: str, **attrs: Callable[[Drawing], Any]) -> Callable[[Drawing], i
     return draw
 
 
+def _prelu(x: Bounded, slope: Bounded) -> Bounded:
+    return b.where(positive(x), x, b.mul(x, slope))
+
+
+def _sloped(d: Drawing) -> int:
+    x = d.floats(fits=_within(-60, 60))
+    return d.apply("prelu", x, d.leaf(d.smaller(d.sample[x].shape), d.sample[x].dtype))
+
+
 op("gelu", "ops.gelu({0}, {approximate})", _gelu,
    _near("gelu", approximate=lambda d: d.pick(["none", "tanh"])))  # fmt: skip
 op("silu", "ops.silu({0})", silu, _near("silu"))
@@ -372,6 +392,7 @@ op("relu6", "ops.relu6({0})", lambda x: b.clamp(x, 0.0, 6.0), _unary("relu6"), 0
 op("clamp", "ops.clamp({0}, {low}, {high})", b.clamp, _clamp)
 op("leaky_relu", "ops.leaky_relu({0}, {slope})", _leaky,
    _near("leaky_relu", slope=lambda d: d.pick([0.01, 0.25])), 0.5)  # fmt: skip
+op("prelu", "ops.prelu({0}, {1})", _prelu, _sloped, 0.5)
 op("elu", "ops.elu({0}, {alpha})", _elu, _near("elu", alpha=lambda d: d.pick([1.0, 1.5])),
    0.5)  # fmt: skip
 op("softplus", "ops.softplus({0}, {beta}, {threshold})", _softplus,
