@@ -253,6 +253,7 @@ REDUCTION: dict[str, Case] = {
     "argmax": lambda x, **_: x.argmax(-1),
     "argmax flat": lambda x, **_: x.argmax(),
     "argmin": lambda x, **_: x.argmin(1, keepdim=True),
+    "argsort": lambda x, **_: torch.argsort(x, 1, True).double(),
     "topk": lambda x, **_: torch.cat([part.double() for part in x.topk(2, -1)]),
     "logsumexp": lambda x, **_: x.logsumexp((0, 2)),
     "sort": lambda x, **_: torch.cat([part.double() for part in x.sort(1, descending=True)]),
@@ -315,6 +316,18 @@ NEURAL: dict[str, Case] = {
     "leaky_relu": lambda x, **_: F.leaky_relu(x, 0.2),
     "prelu": lambda x, f, **_: F.prelu(x, f[: x.shape[1]]),
     "prelu of one number": lambda x, f, **_: F.prelu(x, f[:1]),
+    "log_sigmoid": lambda x, **_: F.logsigmoid(x * 5),
+    "addcmul": lambda x, f, **_: torch.addcmul(x, x, f, value=0.5),
+    "outer": lambda x, f, **_: torch.outer(x[0, 0], f),
+    "clip": lambda x, **_: torch.clip(x, -0.2, 0.7),
+    "min and max of two": lambda x, f, **_: torch.max(torch.min(x, f), x * 0.5),
+    "var, unbiased": lambda x, **_: torch.ops.aten.var.dim(x, [1], True, True),
+    "var, corrected": lambda x, **_: torch.var(x, 1, correction=2, keepdim=True),
+    "clip by tensors": lambda x, f, **_: torch.clip(x, f - 1.0, f),
+    "var, biased": lambda x, **_: torch.ops.aten.var.dim(x, [-1], False),
+    "masked in place": lambda x, f, **_: x.softmax(-1).masked_fill_(x > 0.1, -2.0),
+    "a range in place": lambda x, **_: x * torch.arange(1.0, 1.0 + x.shape[-1]).div_(3.0),
+    "rounded in place": lambda x, **_: (x * 7).relu().round_(),
     "elu": lambda x, **_: F.elu(x, 1.5),
     "rrelu": lambda x, **_: F.rrelu(x, 0.1, 0.4),
     "bilinear": lambda x, f, **_: F.bilinear(x, x[..., :5], CUBE, f[:3]),
@@ -428,6 +441,7 @@ IMAGE: dict[str, Case] = {
         vol.flatten()[:96].reshape(1, 8, 12), (7, 9), (2, 2), (1, 2), 1, (2, 3)
     ),
     "pixel_shuffle": lambda img, **_: F.pixel_shuffle(img, 2),
+    "pixel_unshuffle": lambda img, **_: F.pixel_unshuffle(img[:, :, :4, :4], 2),
 }  # fmt: skip
 
 
@@ -445,7 +459,6 @@ OTHERS: dict[str, Case] = {  # no entry: PyTorch writes them in ops that have on
     "batch_norm of the batch": lambda x, **_: F.batch_norm(x, None, None, training=True),
     "frac": lambda x, **_: torch.frac(x),
     "logaddexp": lambda x, y, **_: torch.logaddexp(x, y),
-    "addcmul": lambda x, y, **_: torch.addcmul(x, x, y, value=0.5),
     "written in place": _written,
     "grouped heads": lambda x, **_: F.multi_head_attention_forward(
         x, x, x, 6, 2, torch.cat([W, W, W, W, W])[:18], V.repeat(3), None, None, False, 0.0,

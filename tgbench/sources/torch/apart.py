@@ -31,12 +31,14 @@ IN_PLACE = {
     _op(f"{packet}_{overload}"): _op(packet + overload)
     for packets, overloads in (
         (("add", "sub", "mul", "div"), (".Tensor", ".Scalar")),
+        (("masked_fill",), (".Scalar", ".Tensor")),
         (("relu", "relu6", "hardtanh", "hardswish", "hardsigmoid", "silu", "leaky_relu", "elu",
-          "sigmoid", "tanh", "gelu", "clamp", "neg"), ("",)),
+          "sigmoid", "tanh", "gelu", "clamp", "neg", "round"), ("",)),
     )
     for packet in packets
     for overload in overloads
 }  # fmt: skip
+MASKED = {_op("masked_fill_.Scalar"), _op("masked_fill_.Tensor")}
 DROPOUT = {
     _op(packet + end)
     for packet in ("dropout", "alpha_dropout", "feature_dropout", "feature_alpha_dropout")
@@ -52,6 +54,8 @@ FRESH = {
         "cat", "adaptive_avg_pool2d", "gelu", "softplus", "mish", "clone", "conv1d",
         "conv1d.padding", "conv2d", "conv2d.padding", "conv3d", "conv3d.padding",
         "conv_transpose1d", "conv_transpose2d.input", "max_pool2d", "avg_pool2d", "mean.dim",
+        "softmax.int", "upsample_nearest2d.vec", "upsample_bilinear2d.vec",
+        "arange", "arange.start", "arange.start_step", "zeros_like", "ones_like", "zeros", "ones",
     )),
 }  # fmt: skip
 
@@ -104,4 +108,11 @@ def _is_alone(node: fx.Node, places: dict[fx.Node, int]) -> bool:
         return False
     values = [one.meta.get("val") for one in (node, *node.all_input_nodes)]
     dtypes = {one.dtype if isinstance(one, torch.Tensor) else None for one in values}
-    return None not in dtypes and len(dtypes) == 1
+    return None not in dtypes and (len(dtypes) == 1 or _is_masked(node))
+
+
+def _is_masked(node: fx.Node) -> bool:
+    """Whether a call puts something where a mask is true, of the dtype that is there."""
+    operand, mask, *others = node.all_input_nodes
+    is_fill = node.target in MASKED and mask.meta["val"].dtype == torch.bool
+    return is_fill and all(x.meta["val"].dtype == operand.meta["val"].dtype for x in others)

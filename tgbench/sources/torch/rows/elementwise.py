@@ -36,7 +36,8 @@ def _binary(name: str) -> Rule:
 
 for _aten, _name in {
     "mul.Tensor": "mul", "mul.Scalar": "mul", "maximum.default": "maximum",
-    "minimum.default": "minimum", "atan2.default": "arctan2",
+    "minimum.default": "minimum", "max.other": "maximum", "min.other": "minimum",
+    "atan2.default": "arctan2",
     "remainder.Tensor": "mod", "remainder.Scalar": "mod",
 }.items():  # fmt: skip
     lowers(f"aten.{_aten}")(_binary(_name))
@@ -195,7 +196,7 @@ def _masked_fill(site: CallSite, x: Node, mask: Node, value: Operand) -> Node:
     return _where(site, mask, value, x)
 
 
-@lowers("aten.clamp.default", "aten.clamp.Tensor")
+@lowers("aten.clamp.default", "aten.clamp.Tensor", "aten.clip.default", "aten.clip.Tensor")
 def _clamp(
     site: CallSite, x: Node, low: Operand | None = None, high: Operand | None = None
 ) -> Node:
@@ -213,6 +214,17 @@ def _clamp_min(site: CallSite, x: Node, low: Operand) -> Node:
 @lowers("aten.clamp_max.default", "aten.clamp_max.Tensor")
 def _clamp_max(site: CallSite, x: Node, high: Operand) -> Node:
     return _clamp(site, x, None, high)
+
+
+@lowers("aten.addcmul.default")
+def _addcmul(site: CallSite, x: Node, a: Node, b: Node, *, value: Scalar = 1) -> Node:
+    product = a.cast(site.dtype) * b.cast(site.dtype)
+    return x.cast(site.dtype) + (product if value == 1 else product * site.node(value, site.dtype))
+
+
+@lowers("aten.outer.default")
+def _outer(site: CallSite, a: Node, b: Node) -> Node:
+    return a.cast(site.dtype).reshape(-1, 1) * b.cast(site.dtype).reshape(1, -1)
 
 
 # --- dtypes, and what does nothing ---------------------------------------------------------------

@@ -136,6 +136,11 @@ def _elu(
     return ops.where(x > 0.0, x, below) * float(scale)
 
 
+@lowers("aten.log_sigmoid.default")
+def _log_sigmoid(site: CallSite, x: Node) -> Node:
+    return -ops.softplus(-x)
+
+
 @lowers("aten.softplus.default")
 def _softplus(site: CallSite, x: Node, beta: float = 1, threshold: float = 20) -> Node:
     return ops.softplus(x, float(beta), float(threshold))
@@ -488,6 +493,14 @@ def _pixel_shuffle(site: CallSite, x: Node, factor: int) -> Node:
     split = x.reshape(*lead, channels // factor**2, factor, factor, height, width)
     n = len(lead)
     return split.permute(*range(n), n, n + 3, n + 1, n + 4, n + 2).reshape(*site.shape)
+
+
+@lowers("aten.pixel_unshuffle.default")
+def _pixel_unshuffle(site: CallSite, x: Node, factor: int) -> Node:
+    *lead, channels, height, width = x.shape
+    split = x.reshape(*lead, channels, height // factor, factor, width // factor, factor)
+    n = len(lead)
+    return split.permute(*range(n), n, n + 2, n + 4, n + 1, n + 3).reshape(*site.shape)
 
 
 # --- attention ------------------------------------------------------------------------------------

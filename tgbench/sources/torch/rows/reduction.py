@@ -65,6 +65,13 @@ def _var(
     return ops.var(x, _axes(x, dims), keepdim, 1 if correction is None else correction)
 
 
+@lowers("aten.var.dim")
+def _var_unbiased(
+    site: CallSite, x: Node, dims: Dims, unbiased: bool = True, keepdim: bool = False
+) -> Node:
+    return ops.var(x, _axes(x, dims), keepdim, int(unbiased))
+
+
 @lowers("aten.std.correction")
 def _std(site: CallSite, x: Node, *arguments: Any, **options: Any) -> Node:
     return ops.sqrt(_var(site, x, *arguments, **options))
@@ -142,6 +149,12 @@ def _topk(
 @lowers("aten.sort.default")
 def _sort(site: CallSite, x: Node, dim: int = -1, descending: bool = False) -> Any:
     return ops.sort(x, dim, descending)
+
+
+@lowers("aten.argsort.default")
+def _argsort(site: CallSite, x: Node, dim: int = -1, descending: bool = False) -> Node:
+    _, places = ops.sort(x, dim, descending)
+    return places
 
 
 @lowers("aten.cumsum.default")
