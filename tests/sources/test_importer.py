@@ -744,3 +744,36 @@ def test_a_module_keeps_nothing_of_its_export() -> None:
     found = GraphSession(from_torch(module, (X,))).run({"x": X.numpy()})["output"]
     assert module.bias is kept
     np.testing.assert_array_equal(found, right)
+
+
+class Applied(torch.nn.Module):
+    """A function as a module."""
+
+    def __init__(self, function: Any) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.function(x)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x * x.sum().item(),
+        lambda x: torch.zeros(1, torch.nonzero(x[0] > 0).shape[0]) + 1,
+    ],
+)
+def test_numbers_that_follow_from_values_are_refused_by_name(function: Any) -> None:
+    with pytest.raises(UnsupportedOpError, match="a number that depends on values"):
+        from_torch(Applied(function).eval(), (torch.randn(2, 8),))
+
+
+@pytest.mark.parametrize("like", [torch.zeros_like, torch.ones_like])
+def test_what_is_made_like_a_transposed_value_lies_like_it(like: Any) -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return x.view(1, 6, 8) + like(x.transpose(1, 2)).transpose(1, 2).view(1, 6, 8)
+
+    module, x = Applied(function).eval(), torch.randn(1, 6, 2, 4)
+    found = GraphSession(from_torch(module, (x,))).run(x.numpy())
+    np.testing.assert_array_equal(next(iter(found.values())), module(x).numpy())

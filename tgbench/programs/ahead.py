@@ -53,6 +53,19 @@ def compile_pieces(program: Program) -> Iterator[None]:
                 what.code(count)
 
 
+def compile_sizes(program: Program) -> Iterator[None]:
+    """Compile what a program's calls of one size need, one at a time: else its first run would,
+    which takes ten times as long where there are many.
+    """
+    for made in program.instructions:
+        if made.site is None or any(type(n) is Moving for n in made.site.out.shape):
+            continue
+        for what in made.arguments:
+            if isinstance(what, Computation) and what.awaits(rows := what.source.shape[0]):
+                yield
+                what.code(rows)
+
+
 def _single_rows(lowerer: Lowerer) -> Iterator[Site]:
     """The last row of every call, where its operands lie somewhere; of equal calls, of one."""
     scheduled, rules = lowerer.scheduled, lowerer.rules

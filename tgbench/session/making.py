@@ -15,6 +15,7 @@ import time
 from typing import Any
 
 from tgbench.base.collector import lasting
+from tgbench.programs.ahead import compile_sizes
 from tgbench.programs.lowering import DoesNotFit
 from tgbench.programs.program import Program
 from tgbench.runs.buckets import Spot
@@ -165,5 +166,6 @@ class Maker:
             offer.state, *offer.spot, or_more=self.planning.takes_more(offer.spot),
             as_planned=is_fixed or is_free, is_fixed=is_fixed, leftovers=strict,
         )  # fmt: skip
+        yield from compile_sizes(program)
         yield from self.chooser.modelling(offer, program)
         return program

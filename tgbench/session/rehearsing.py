@@ -15,7 +15,7 @@ from contextlib import suppress
 from tgbench.base.coords import Domain
 from tgbench.base.words import counted
 from tgbench.plans.following import in_between
-from tgbench.programs.ahead import compile_pieces
+from tgbench.programs.ahead import compile_pieces, compile_sizes
 from tgbench.programs.lowering import DoesNotFit
 from tgbench.programs.program import Program
 from tgbench.programs.states import NOTHING
@@ -91,6 +91,7 @@ class Rehearser:
                 yield
                 ready += self._made_ready(one)
         for program in ready:
+            yield from compile_sizes(program)
             yield from compile_pieces(program)
         yield from self._looked_for([spot for _, spot in likely])
 

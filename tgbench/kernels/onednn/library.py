@@ -220,6 +220,11 @@ class Computation:
         ends = sorted({0, most, more, rows})
         return list(pairwise(ends))
 
+    def awaits(self, rows: int) -> bool:
+        """Whether the first run with so many compiles code: no other code serves these."""
+        is_alone = rows <= FEW_ROWS or bool(self.window) or not _are_rows(self)
+        return is_alone and rows not in self.codes
+
     def lengths(self, most: int) -> Iterator[int]:
         """Numbers of rows of pieces, up to so many, that there is no code for; the usual first."""
         if not self.window and _are_rows(self):

@@ -186,6 +186,8 @@ class Builder:
 
     def _opaque(self, node: fx.Node, reason: str) -> Any:
         """The used results of a call, computed whole; a gap where that may not be."""
+        if type(node.meta["val"]) in NUMBERS:
+            return self._refused(node, A_NUMBER)
         used, is_one = sorted(_used(node)), isinstance(node.meta["val"], torch.Tensor)
         try:
             _outs(node)
@@ -265,13 +267,22 @@ class Builder:
         return self.graph.constant(plain.numpy())
 
     def _stand_in(self, node: fx.Node) -> Any:
-        """Leaves in place of results that could not be made."""
+        """Leaves in place of results that could not be made; a number for one that is none."""
+        if (number := NUMBERS.get(type(node.meta["val"]))) is not None:
+            return number
         made = []
         for i, out in enumerate(_raw_outs(node)):
             is_type = _is_static(out) and out.dtype in DTYPE_NAMES and out.numel()
             type_ = tensor_type(out, node.name) if is_type else TensorType((1,), "float32")
             made.append(self.graph.input(f"missing {node.name}.{i}", type_.shape, type_.dtype))
         return made[0] if isinstance(node.meta["val"], torch.Tensor) else tuple(made)
+
+
+NUMBERS: dict[type, Any] = {torch.SymInt: 1, torch.SymFloat: 1.0, torch.SymBool: True}
+A_NUMBER = (
+    "a number that depends on values (`item()`, how many are true): what a graph computes has "
+    "fixed sizes and factors; keep it a tensor, or make it before and pass it as an input"
+)
 
 
 def tensor_type(value: torch.Tensor, name: str) -> TensorType:
@@ -304,9 +315,13 @@ def _size_bytes(target: Any, args: Any, kwargs: Any) -> int:
 
 
 def _shape(node: fx.Node) -> Any:
-    """An empty tensor of a value's shape, for ops that look at nothing else."""
+    """An empty tensor of a value's shape, for ops that look at nothing else, and its strides, which
+    what is made like it takes over.
+    """
     value = node.meta["val"]
-    return torch.empty(value.shape, dtype=value.dtype) if isinstance(value, torch.Tensor) else value
+    if not isinstance(value, torch.Tensor):
+        return value
+    return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype)
 
 
 def _is_random(target: Any) -> bool:
