@@ -70,6 +70,7 @@ LEAST_PART = 1 / 4  # of computing everything, that is spent on it at a time: af
 # processor's caches hold nothing of it, and ever smaller parts would take ever longer together
 LATELY = 1 / 8  # of what places of runs count for, that the last one does
 LOOKING = 1 / 64  # of computing everything, that looking for programs may take in vain
+READING = 0.25  # of a whole run: to find out what earlier ones left
 FIRST_NS = 500_000  # what is saved up for the first choice, or look, as none was timed yet
 FIRST_TIMES = 3  # as long as where nothing is there yet, a first choice among several takes
 
@@ -195,6 +196,10 @@ class Chooser(Protocol):
     def found(self, took_ns: int) -> None:
         """How long a run took to find what changed."""
 
+    @property
+    def reading_ns(self) -> float:
+        """How long it may take to find out what earlier runs left."""
+
     def looks(self) -> bool:
         """Whether looking for what is quicker than computing everything pays."""
 
@@ -298,6 +303,8 @@ class Own:
 
     def found(self, took_ns: int) -> None:
         pass
+
+    reading_ns = inf
 
     def looks(self) -> bool:
         return True
@@ -779,6 +786,12 @@ class Measured:
         self._glances[rung].note(took_ns, None)
         self._purse.pay(took_ns)
         return False
+
+    @property
+    def reading_ns(self) -> float:
+        """As long as the purse has room for, and a part of a whole run."""
+        full_ns = self._purse.full_ns
+        return max(self._purse.room_ns(), READING * full_ns) if full_ns else inf
 
     def looks(self) -> bool:
         """It brings as much as it takes, on average of late, or may bring something new."""

@@ -12,6 +12,8 @@ are followed as one.
 
 from __future__ import annotations
 
+import time
+from math import inf
 from typing import NamedTuple, TypeAlias
 
 from tgbench.base.coords import Footing
@@ -73,13 +75,19 @@ class Reader:
             )
         return found
 
-    def read(self, notes: Notes) -> int:
-        """What is there after the last of them, a number of `States`."""
+    def read(self, notes: Notes, most_ns: float = inf) -> int:
+        """What is there after the last of them, a number of `States`; what that run computed and
+        nothing else, where it takes longer than `most_ns` to find out.
+        """
         states, kept, first = self.memory.states, self.memory.kept, notes[0]
         before = {} if first.last is None else states.here(first.valid, first.last.origin).regions
         bases = [before[node][0] if node in before else EMPTY for node in kept]
         spots = [self._around(note.changed) for note in notes]
-        fates = [self._fates(note, spot) for note, spot in zip(notes, spots, strict=True)]
+        fates, until_ns = list[Fates](), time.thread_time_ns() + most_ns
+        for note, spot in zip(notes, spots, strict=True):
+            if time.thread_time_ns() > until_ns:
+                return notes[-1].program.after
+            fates.append(self._fates(note, spot))
         places = [(spot.origin, note.origin) for note, spot in zip(notes, spots, strict=True)]
         known = dict[tuple[Region, tuple[int, ...]], Region]()
         left = dict[Node, Held]()
@@ -95,6 +103,12 @@ class Reader:
             if region.boxes:
                 left[node] = Held(region, slots[node].start)
         return states.number(ValidityPattern.of(left | self._windows(notes[-1])))
+
+    def follow(self, changed: Boxes, program: Program) -> None:
+        """Find out what reading a note of such a run takes: the first time is the longest."""
+        spot = self._around(changed)
+        with Footing(spot.origin):
+            self.memory.fates(program, spot.kind)
 
     def _windows(self, note: Note) -> dict[Node, Held]:
         """What the last of the runs left in windows."""

@@ -27,6 +27,7 @@ from tgbench.session.making import Maker
 from tgbench.session.planning import Planning
 from tgbench.session.scouting import Scout
 from tgbench.session.serving import (
+    ANEW,
     EXACTLY,
     ONWARDS,
     SIZED,
@@ -116,6 +117,10 @@ class Rehearser:
             yield
             bucket = spot.kind.bucket(spot.origin)
             scout.quickest(bucket, THERE, self._own(spot))
+            whole = scout.quickest(bucket, (ANEW,))
+            if whole is not None and not self.keeper.chooser.strict:
+                yield
+                self.keeper.earlier.follow(bucket.changed, whole.program)
             for rung in (EXACTLY, WIDER):
                 began_ns, one = time.thread_time_ns(), scout.server.classifier.spot(bucket)
                 served = scout.ready(scout.own(bucket, one, standing), rung)

@@ -246,10 +246,10 @@ class Keeper:
         return self.earlier.noted(before.notes, note)
 
     def read_notes(self) -> None:
-        """Count what earlier runs left and none has written over."""
+        """Count what earlier runs left and none has written over, if that can be paid for."""
         notes = self.standing.notes
         if notes:
-            valid = self.earlier.read(notes)
+            valid = self.earlier.read(notes, self.chooser.reading_ns)
             self.standing = self.standing._replace(valid=valid, notes=())
 
     def release(self) -> None:
