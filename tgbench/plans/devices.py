@@ -34,6 +34,7 @@ from tgbench.graph.ops.devices import copy_to
 from tgbench.memory.placement import aligned, elsewhere_bytes
 from tgbench.memory.storage import ScheduledGraph
 from tgbench.plans.planner import Cost
+from tgbench.runs.propagate import Propagator
 from tgbench.runs.rules import Rules, less_known
 
 SECONDS = 10.0  # for one placing
@@ -212,48 +213,27 @@ class _Problem:
     def of(
         graph: Graph, home: Cost, devices: Sequence[Device], runs: Sequence[PlacedRun]
     ) -> _Problem:
-        scheduled, rules = ScheduledGraph.of(graph), Rules()
-        nodes = list(scheduled.schedule)
+        scheduled = ScheduledGraph.of(graph)
+        nodes, work = scheduled.schedule, _MeanRun(scheduled, _happening(scheduled, runs))
         number = {node: i for i, node in enumerate(nodes)}
-        whole = {name: Region.full(node.shape) for name, node in graph.outputs.items()}
-        work = _Happening(scheduled, rules)
-        weighed = [(run.weight, work.of(run)) for run in runs or [PlacedRun(1.0, None, whole)]]
-        total = sum(weight for weight, _ in weighed) or 1.0
-        mean = [(weight / total, done) for weight, done in weighed]
-        fixed = _at_home(graph)
-
-        def taken_ns(node: Node, cost: Cost) -> float:
-            if node in scheduled.views:
-                return 0.0
-            boxes = ((share, box) for share, run in mean for box in run.computed.get(node, EMPTY))
-            return math.fsum(share * cost(node.call, box) for share, box in boxes)
-
-        def copied_ns(value: Node, link: Link) -> float:
-            if value in scheduled.frozen:
-                return 0.0
-            boxes = ((share, box) for share, run in mean for box in run.new.get(value, EMPTY))
-            return math.fsum(
-                share * link.time_ns(box.elements * value.type.itemsize) for share, box in boxes
-            )
-
-        costs = [home, *(device.cost for device in devices)]
-        times = np.array([[taken_ns(node, cost) for cost in costs] for node in nodes])
-        times[[number[node] for node in fixed if node in number], 1:] = np.inf
         readers: dict[Node, list[int]] = {}
         for node in nodes:
             for value in dict.fromkeys(node.inputs):
                 readers.setdefault(value, []).append(number[node])
         leaves = [value for value in readers if value not in number]
         values = [*nodes, *leaves]
-        reads = [(i, number[v]) for v in nodes for i in readers.get(v, ())]
-        links = np.array([[copied_ns(v, device.link) for device in devices] for v in values])
+        costs = [home, *(device.cost for device in devices)]
+        times = np.array([[work.taken_ns(node, cost) for cost in costs] for node in nodes])
+        times[[number[node] for node in _at_home(graph) if node in number], 1:] = np.inf
+        links = [[work.copied_ns(value, device.link) for device in devices] for value in values]
         sizes = [aligned(value.type.size_bytes) for value in values]
-        kept = [0 if node in scheduled.views else sizes[number[node]] for node in nodes]
-        ends = frozenset(number[node] for node in graph.ends if node in number)
         return _Problem(
-            nodes, devices, times.reshape(len(nodes), -1), reads,
-            [tuple(readers[leaf]) for leaf in leaves], ends,
-            links.reshape(len(values), len(devices)), sizes, kept,
+            nodes, devices, times.reshape(len(nodes), len(costs)),
+            [(i, number[value]) for value in nodes for i in readers.get(value, ())],
+            [tuple(readers[leaf]) for leaf in leaves],
+            frozenset(number[node] for node in graph.ends if node in number),
+            np.array(links).reshape(len(values), len(devices)), sizes,
+            [0 if node in scheduled.views else sizes[i] for i, node in enumerate(nodes)],
         )  # fmt: skip
 
     def time_ns(self, where: Mapping[Node, str]) -> float:
@@ -279,33 +259,14 @@ class _Problem:
 
     def solved(self) -> tuple[dict[Node, str], float]:
         """The device of every node, and what no way to place them takes less than."""
-        from scipy.optimize import Bounds, LinearConstraint, milp
-        from scipy.sparse import coo_array
-
-        program = _Program(self)
-        rows = list(program.rows())
-        cells = [(factor, i, j) for i, row in enumerate(rows) for factor, j in row.terms]
-        factors, sums, columns = zip(*cells, strict=True)
-        matrix = coo_array((factors, (sums, columns)), shape=(len(rows), program.size)).tocsr()
-        least, most = [row.least for row in rows], [row.most for row in rows]
-        costs = program.costs()
-        scale = float(costs.max(initial=0.0)) or 1.0
-        found = milp(
-            costs / scale,
-            integrality=program.integrality(),
-            bounds=Bounds(0, program.highest()),
-            constraints=LinearConstraint(matrix, least, most),
-            options={"time_limit": SECONDS},
-        )
         stays = dict.fromkeys(self.nodes, HOME)
-        if found.x is None:
-            return stays, 0.0
+        at, bound_ns = _Program(self).solved() if stays else (None, 0.0)
+        if at is None:
+            return stays, bound_ns
         names = [HOME, *(device.name for device in self.devices)]
-        places = found.x[: program.own].reshape(len(self.nodes), len(names)).argmax(axis=1)
-        where = {node: names[k] for node, k in zip(self.nodes, places.tolist(), strict=True)}
+        where = {node: names[k] for node, k in zip(self.nodes, at, strict=True)}
         best = min((where, stays), key=self.time_ns)
-        bound_ns = float(found.mip_dual_bound or 0.0) * scale
-        return best, min(max(bound_ns, 0.0), self.time_ns(best))
+        return best, min(bound_ns, self.time_ns(best))
 
 
 class _Row(NamedTuple):
@@ -331,6 +292,31 @@ class _Program:
         self.own = len(problem.nodes) * self.count
         self.pairs = {pair: i for i, pair in enumerate(permutations(range(self.count), 2))}
         self.size = self.own + len(problem.sizes) * len(self.pairs)
+
+    def solved(self) -> tuple[list[int] | None, float]:
+        """The device of every node by number, if there was time for any; and a lower bound."""
+        from scipy.optimize import Bounds, LinearConstraint, milp
+        from scipy.sparse import coo_array
+
+        rows, costs = list(self.rows()), self.costs()
+        cells = [(factor, i, j) for i, row in enumerate(rows) for factor, j in row.terms]
+        factors, sums, columns = zip(*cells, strict=True)
+        matrix = coo_array((factors, (sums, columns)), shape=(len(rows), self.size)).tocsr()
+        scale = float(costs.max(initial=0.0)) or 1.0
+        found = milp(
+            costs / scale,
+            integrality=self.integrality(),
+            bounds=Bounds(0, self.highest()),
+            constraints=LinearConstraint(
+                matrix, [row.least for row in rows], [row.most for row in rows]
+            ),
+            options={"time_limit": SECONDS},
+        )
+        bound_ns = max(float(found.mip_dual_bound or 0.0) * scale, 0.0)
+        if found.x is None:
+            return None, bound_ns
+        there = found.x[: self.own].reshape(-1, self.count)
+        return there.argmax(axis=1).tolist(), bound_ns
 
     def on(self, node: int, device: int) -> int:
         return node * self.count + device
@@ -391,20 +377,12 @@ def boxes_of_runs(graph: Graph, runs: Sequence[PlacedRun]) -> list[list[tuple[No
     return [
         [
             (node, box)
-            for node, region in run.computed.items()
+            for node, region in done.computed.items()
             if node not in scheduled.views
             for box in region
         ]
-        for _, run in _work(scheduled, runs)
+        for _, done in _happening(scheduled, runs)
     ]
-
-
-def _work(scheduled: ScheduledGraph, runs: Sequence[PlacedRun]) -> list[tuple[float, _Done]]:
-    """How often each run comes, and what it does; one of everything where there are none."""
-    outputs = scheduled.graph.outputs.items()
-    everything = PlacedRun(1.0, None, {name: Region.full(node.shape) for name, node in outputs})
-    work = _Happening(scheduled, Rules())
-    return [(run.weight, work.of(run)) for run in runs or [everything]]
 
 
 class _Done(NamedTuple):
@@ -419,31 +397,62 @@ class _Done(NamedTuple):
     new: Mapping[Node, Region]
 
 
-class _Happening:
-    """What runs do, all values being there that were."""
+def _happening(scheduled: ScheduledGraph, runs: Sequence[PlacedRun]) -> list[tuple[float, _Done]]:
+    """How often each run comes, and what it does; one of everything where there are none."""
+    outputs = scheduled.graph.outputs.items()
+    everything = PlacedRun(1.0, None, {name: Region.full(node.shape) for name, node in outputs})
+    propagator = scheduled.propagator(Rules(), scheduled.stored)
+    return [(run.weight, _done(scheduled, propagator, run)) for run in runs or [everything]]
 
-    def __init__(self, scheduled: ScheduledGraph, rules: Rules) -> None:
-        self._graph = scheduled.graph
-        self._propagator = scheduled.propagator(rules, scheduled.stored)
-        self._whole = {node: Region.full(node.shape) for node in scheduled.stored}
-        self._leaves = {**self._graph.inputs, **self._graph.states}
 
-    def of(self, run: PlacedRun) -> _Done:
-        demand = {self._graph.outputs[name]: region for name, region in run.demand.items()}
-        for node in self._graph.ends:
-            if node not in self._graph.outputs.values():
-                demand[node] = Region.full(node.shape)
-        if run.changed is None:
-            step = self._propagator.step({}, {}, demand)
-            return _Done(step.compute, _unknown(step.needed))
-        changed = {self._leaves[name]: region for name, region in run.changed.items()}
-        step = self._propagator.step(self._whole, changed, demand)
-        fresh = {
-            node: region.intersect(step.dirty[node])
-            for node, region in step.needed.items()
-            if node in step.dirty
-        }
-        return _Done(step.compute, _unknown(fresh))
+def _done(scheduled: ScheduledGraph, propagator: Propagator, run: PlacedRun) -> _Done:
+    """What a run does, all values being there that were."""
+    graph = scheduled.graph
+    demand = {node: Region.full(node.shape) for node in graph.ends}
+    demand = {n: part for n, part in demand.items() if n not in graph.outputs.values()}
+    demand |= {graph.outputs[name]: part for name, part in run.demand.items()}
+    if run.changed is None:
+        step = propagator.step({}, {}, demand)
+        return _Done(step.compute, _unknown(step.needed))
+    leaves = {**graph.inputs, **graph.states}
+    changed = {leaves[name]: part for name, part in run.changed.items()}
+    whole = {node: Region.full(node.shape) for node in scheduled.stored}
+    step = propagator.step(whole, changed, demand)
+    fresh = {
+        node: part.intersect(step.dirty[node])
+        for node, part in step.needed.items()
+        if node in step.dirty
+    }
+    return _Done(step.compute, _unknown(fresh))
+
+
+class _MeanRun:
+    """What ops and copies take in the mean of some runs."""
+
+    def __init__(self, scheduled: ScheduledGraph, runs: Sequence[tuple[float, _Done]]) -> None:
+        total = sum(weight for weight, _ in runs) or 1.0
+        self._scheduled = scheduled
+        self._runs = [(weight / total, done) for weight, done in runs]
+
+    def taken_ns(self, node: Node, cost: Cost) -> float:
+        """Computing a node; showing another one's bytes is nothing."""
+        if node in self._scheduled.views:
+            return 0.0
+        return math.fsum(
+            share * cost(node.call, box)
+            for share, done in self._runs
+            for box in done.computed.get(node, EMPTY)
+        )
+
+    def copied_ns(self, value: Node, link: Link) -> float:
+        """Copying what is new of a value; what follows from weights is copied before."""
+        if value in self._scheduled.frozen:
+            return 0.0
+        return math.fsum(
+            share * link.time_ns(box.elements * value.type.itemsize)
+            for share, done in self._runs
+            for box in done.new.get(value, EMPTY)
+        )
 
 
 def _unknown(needed: Mapping[Node, Region]) -> dict[Node, Region]:
