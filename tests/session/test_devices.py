@@ -242,6 +242,15 @@ def test_a_device_that_is_not_there() -> None:
         session_of(mlp("cuda:0"))
 
 
+def test_more_devices_than_offsets_tell_apart() -> None:
+    g = GraphBuilder()
+    x = g.input("x", (4,))
+    parts = [ops.copy_to(-ops.copy_to(x, f"cpu:{i}")) for i in range(1, 67)]
+    g.output("y", ops.concat(parts, 0))
+    with pytest.raises(GraphError, match="64 at most"):
+        GraphSession(g.build())
+
+
 def test_the_session_s_own_device_is_no_other() -> None:
     with pytest.raises(GraphError, match="own device"):
         session_of(mlp("cpu"))

@@ -602,6 +602,9 @@ def device_of(device: str | torch.device, error: type[TgbenchError] = WeightsErr
         return found
     if not torch.cuda.is_available():
         raise error(f"device {device!r}: torch finds no CUDA here; use device='cpu'")
+    count = torch.cuda.device_count()
+    if found.index is not None and found.index >= count:
+        raise error(f"device {device!r}: torch finds {count} of them; use 'cuda:{count - 1}'")
     return torch.device("cuda", torch.cuda.current_device() if found.index is None else found.index)
 
 

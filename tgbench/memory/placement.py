@@ -44,6 +44,7 @@ from tgbench.runs.rules import Rules
 
 ALIGNMENT = 64
 SPACE_BYTES = 1 << 56  # more than any device has
+MOST_DEVICES = 64  # whose spaces 64 bits tell apart
 
 
 def is_elsewhere(offset_bytes: int) -> bool:

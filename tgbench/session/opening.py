@@ -29,7 +29,7 @@ from tgbench.kernels import beside
 from tgbench.kernels.numba.marking import mark
 from tgbench.memory.arena import Arena, Seat
 from tgbench.memory.estimate import Budget
-from tgbench.memory.placement import elsewhere_bytes
+from tgbench.memory.placement import MOST_DEVICES, elsewhere_bytes
 from tgbench.memory.storage import ScheduledGraph
 from tgbench.programs.calibrate import Calibrator
 from tgbench.programs.exact.findings import Exactness, find
@@ -263,7 +263,14 @@ def arena_on(device: str, arena: Arena | None) -> Arena:
 
 
 def _check_devices(scheduled: ScheduledGraph, home: str) -> None:
-    """Raise GraphError for copies to a device that is not there, or is the session's own."""
+    """Raise GraphError for copies to a device that is not there, or is the session's own, and to
+    more of them than offsets tell apart.
+    """
+    if len(scheduled.devices) > MOST_DEVICES:
+        raise GraphError(
+            f"the graph is on {len(scheduled.devices)} devices beside the session's; use "
+            f"{MOST_DEVICES} at most"
+        )
     for device in scheduled.devices:
         device_of(device, GraphError)
         if device == home:
