@@ -64,6 +64,7 @@ WITHIN = 8.0  # kernels modelled at most so many times as slow as the best are t
 LOSER = 1.5  # times the best: gets no second turn
 DISTURBED = 2.0  # times the least of a kernel, by the wall's clock: others had a processor
 SECONDS = 3.0  # of turns before one plan; heaviest first, and the rest before the next one
+MOST_SECONDS = 5.0  # of a plan's rounds of that, all that they prepare included
 WAIT_S = 1.0  # for another process that writes into the user's own database: a run waits for it
 LONG_S = 0.2  # of calls of one signature: then the least turns are enough
 LEAST_TURNS, MOST_TURNS = 3, 9
@@ -141,11 +142,12 @@ class Calibrator:
         """
         if self.records is None:
             self._look_up({site.call.op.name for sites in runs for site in sites} - self._ops)
-        tasks, timed = heaviest(runs, self.costs), 0
-        for _ in range(MOST_ROUNDS):  # what is measured tells what else is heavy
-            if not tasks:
+        tasks, timed, until = heaviest(runs, self.costs), 0, time.monotonic() + MOST_SECONDS
+        for i in range(MOST_ROUNDS):  # what is measured tells what else is heavy
+            left = until - time.monotonic() if i else SECONDS
+            if not tasks or left <= 0:
                 break
-            timed += self._time(tasks, SECONDS)
+            timed += self._time(tasks, min(left, SECONDS))
             tasks = heaviest(runs, self.costs)
         return timed
 
