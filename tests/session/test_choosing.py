@@ -818,6 +818,82 @@ def test_where_a_program_is_known_to_pay_it_comes_before_asking_about_other_plac
     assert chooser._asks
 
 
+def _bucket_of(size: int) -> Bucket:
+    """So many elements from the first one on, of an input and of an output."""
+    rows = Region.full((size,))
+    return Bucket((("x", rows),), (("y", rows),))
+
+
+def _part(rung: Rung, size: int, program: Program | None = None) -> Offer:
+    kind = BucketClass((("x", (((None, size),),)),), (("y", (((None, size),),)),), ())
+    return Offer(rung, _bucket_of(size), Spot(kind, ()), NOTHING, program, finds_nothing)
+
+
+def _serves(takes_ns: int, runs: int = SURE, modelled_ns: float = inf) -> Program:
+    """A program that continues what is there."""
+    program = _program(renews=False)
+    for _ in range(runs):
+        program.ran(takes_ns)
+    program.use.modelled_ns = modelled_ns
+    return program
+
+
+@pytest.mark.parametrize(("takes_ns", "waits"), [(FULL_NS * 9 // 10, True), (FULL_NS // 3, False)])
+def test_everything_is_timed_before_anything_is_bought_that_may_not_be_much_quicker(
+    takes_ns: int, waits: bool
+) -> None:
+    """What is paid for it is what runs are taken to be quicker by."""
+    chooser, full = Measured(_modelled), _program()
+    cold_ns = FULL_NS * 6 // 5
+    full.ran(cold_ns)
+    chooser.ran(_kind(0), full, cold_ns)
+    all_of_it = _part(AFRESH, 1_000, full)
+    there = _part(serving.WIDER, 100, _serves(takes_ns))
+    own = _part(EXACTLY, 10)
+    for _ in range(SURE - 1):
+        chosen = chooser.choose(own, lambda: [there, all_of_it], {})
+        chooser.took(0)
+        assert (chosen is all_of_it) is waits
+        assert (chooser.wanted is None) is waits
+        if not waits:
+            return
+        full.ran(FULL_NS)
+        chooser.ran(own.spot.kind, full, FULL_NS)
+        assert not chooser.waits(), "no choice stands that was made to find out"
+    assert full.use.is_warm
+    assert chooser.choose(own, lambda: [there, all_of_it], {}) is there
+    assert chooser.wanted is not None
+    assert chooser.full_ns == FULL_NS
+
+
+def test_a_model_is_taken_to_be_as_wrong_as_about_what_serves_now() -> None:
+    known, own = Experience(_modelled), _part(EXACTLY, 10)
+    known.reference = _ran(FULL_NS)
+    known.reference.use.modelled_ns = 2 * FULL_NS
+    found = _work(OWN_NS), Domain(()), NOTHING
+    assert known.asked(own, found, 1.0) == OWN_NS / 2
+    known.serving = _serves(3_000, modelled_ns=1_000)
+    assert known.asked(own, found, 1.0) == known.running(own) == 3 * OWN_NS
+    assert known.asked(_part(serving.AFRESH, 10), found, 1.0) == OWN_NS / 2
+    known.serving = _serves(3_000, runs=SURE - 1, modelled_ns=1_000)
+    assert known.running(own) == OWN_NS / 2, "it was not timed often enough"
+
+
+def test_where_small_parts_take_nearly_as_long_as_everything_so_will_smaller_ones() -> None:
+    full = _part(AFRESH, 1_000, _ran(FULL_NS))
+    for takes_ns, hoped_ns in ((FULL_NS // 10, FULL_NS // 100), (FULL_NS * 9 // 10, 8_100)):
+        part = _part(serving.WIDER, 100, _serves(takes_ns))
+        own, wider = _part(EXACTLY, 10), _part(serving.ONWARDS, 10)
+        seen = Measured(_modelled)._seen([own, wider, part, full])
+        for found in seen[:2]:
+            by_size = takes_ns / FULL_NS < 1 / 2
+            # sizes of what changes and what is asked for are a tenth of a tenth
+            least_ns = hoped_ns if not by_size else takes_ns / 10
+            assert found[1] == pytest.approx(least_ns, rel=1e-6)
+    seen = Measured(_modelled)._seen([_part(EXACTLY, 10), full])
+    assert seen[0][1] == pytest.approx(FULL_NS / 100**2)  # of all that changes, and is asked for
+
+
 def _ran(takes_ns: int) -> Program:
     program = _program()
     for _ in range(SURE):

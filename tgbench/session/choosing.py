@@ -37,7 +37,7 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from math import inf
+from math import inf, log
 from statistics import fmean
 from typing import Any, Literal, Protocol, TypeAlias, get_args
 
@@ -57,6 +57,7 @@ from tgbench.session.purse import Purse
 from tgbench.session.serving import AFRESH, CONTINUING, EXACTLY, THERE, WIDER, Offer, Rung
 
 CLEARLY = 4 / 5  # of a full run: what takes less is made with the first answer, if planned for
+MUCH = 1 / 2  # of a full run: what takes less is quicker, whatever that takes exactly
 FEW = 1 / 4  # of the places of a class: rather a program that stands than one that moves so far
 AGAIN = 5  # how often a class that the plan is for is expected to come again
 MOST_ACCOUNTS = 20_000  # past this, what was put aside is forgotten
@@ -412,6 +413,7 @@ class Measured:
         self.wanted: Wanted | None = None
         self._instead_ns = self._cost_ns = inf
         self._rung, self._longest, self._skipped = AFRESH, 0, 0
+        self._is_unsure = False  # whether the last choice was to find out what everything takes
         self._aside: defaultdict[Hashable, float] = defaultdict(float)
         self._runs = 0
         self._came = dict[BucketClass, Met]()  # of what was chosen for
@@ -462,14 +464,30 @@ class Measured:
         paid = expected + (self._experience.making(best) if best.program is None else 0.0)
         self._counts = seen, best, paid
         missing = best if best.program is None else unknown
-        if self._instead_ns < inf and self.wanted is None and missing is not None:
+        unsure = None if missing is None or self.wanted is not None else self._unsure(seen)
+        if unsure is not None:
+            best, paid = unsure
+        elif self._instead_ns < inf and self.wanted is None and missing is not None:
             self._want(*next(one for one in seen if one[0] is missing))
         if best.program is None and self._instead_ns < inf:
             best, paid = _quickest_there(seen)
+        self._is_unsure = unsure is not None
         counts_on_nothing = best.program is not None and best.program.renews
         self._rung = AFRESH if counts_on_nothing else best.rung
         self._cost_ns = paid
         return best
+
+    def _unsure(self, seen: Sequence[Seen]) -> Seen | None:
+        """What computes everything, where it ran too seldom to know what that takes, and what
+        serves a run is not much quicker: it runs before anything is bought, as what is paid for
+        that is what runs are taken to be quicker by. A model may be further off than they are.
+        """
+        there = [(offer.program, (offer, ns)) for offer, ns in seen if offer.program is not None]
+        full = [(program, one) for program, one in there if program.renews]
+        if not full or any(program.use.is_warm for program, _ in full):
+            return None
+        _, best = min(full, key=lambda found: found[1][1])
+        return best if MUCH * best[1] < self._instead_ns < best[1] else None
 
     def _to_make(self, seen: Sequence[Seen], planned: Classes) -> Seen | None:
         """What is made where nothing serves a run: its own program in the first run of a class that
@@ -521,7 +539,8 @@ class Measured:
         than one that is there and holds it. Where nobody knows
         anything, it is hoped that it takes the part of one that is there and holds it, computing
         everything for instance, that it changes and is asked for: all such parts together compute
-        that.
+        that. Of a graph where a small part takes nearly as long as everything, another one is hoped
+        to as well (see `_exponent`).
         """
         known = self._experience
         found = [(offer, known.running(offer)) for offer in offers]
@@ -531,9 +550,12 @@ class Measured:
         warm = [one for one, program in there if program.use.is_warm]
         quickest_ns = min((ns for (_, ns), _ in there), default=inf)
 
+        exponent = _exponent(there)
+
         def hoped(offer: Offer) -> float:
             around = ((one, ns) for (one, ns), _ in there if offer.is_within(one))
-            return max((ns * offer.bucket.share_of(one.bucket) for one, ns in around), default=0.0)
+            parts = (ns * offer.bucket.share_of(one.bucket) ** exponent for one, ns in around)
+            return max(parts, default=0.0)
 
         def takes(offer: Offer, own_ns: float) -> float:
             if offer.program is None and quickest_ns < inf and known.lacks(offer):
@@ -603,7 +625,10 @@ class Measured:
         if not renewing:
             return None
         there_ns, full = min(renewing, key=lambda found: found[0])
+        _, quickest = min(there, key=lambda found: found[0])
+        is_known = not quickest.renews and quickest.use.ratio is not None
         self._experience.reference = full
+        self._experience.serving = quickest if is_known else None
         least = next((o for o, _ in seen if o.rung is AFRESH and o.program is None), None)
         known = None if least is None else self._experience.running(least)
         least_ns = there_ns if known is None else min(there_ns, known)
@@ -711,6 +736,8 @@ class Measured:
             self._let_stand(self._cost_ns)
         elif not self._chosen:  # slower processors take longer for that as well
             self._choosing_ns = max(self._choosing_ns, FIRST_TIMES * took_ns)
+        if self._is_unsure:
+            self._choose_soon()
 
     def _let_stand(self, running_ns: float) -> None:
         """How many runs of such a length a choice stands for at most; fewer while few were made."""
@@ -880,6 +907,24 @@ class Measured:
     def _is_hope(self, offer: Offer) -> bool:
         """Whether nobody knows what a run of an offer takes, and the model is to be asked."""
         return self._experience.reference is not None and self._experience.running(offer) is None
+
+
+def _exponent(there: Sequence[tuple[Seen, Program]]) -> float:
+    """With what power of sizes times go down, by the quickest part that is there beside everything:
+    1 where there is none.
+
+        time of a part ÷ time of everything  =  (its size ÷ that of everything) ^ exponent
+    """
+    full = min((one for one, program in there if program.renews), key=_time, default=None)
+    part = min((one for one, program in there if not program.renews), key=_time, default=None)
+    if full is None or part is None or not 0.0 < part[1] < full[1]:
+        return 1.0
+    share = part[0].bucket.share_of(full[0].bucket)
+    return min(log(part[1] / full[1]) / log(share), 1.0) if 0.0 < share < 1.0 else 1.0
+
+
+def _time(seen: Seen) -> float:
+    return seen[1]
 
 
 def _quickest_there(seen: Sequence[Seen]) -> Seen:

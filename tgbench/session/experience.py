@@ -119,6 +119,7 @@ class Experience:
 
     Fields:
         reference: a program that computes everything of what is asked for now.
+        serving: the one that serves now, for less than that; None if there is none.
     """
 
     def __init__(
@@ -142,6 +143,7 @@ class Experience:
         self._made_ns = 0  # what making all programs that are there took
         self._cold_ns = 0  # the first of them
         self.reference: Program | None = None
+        self.serving: Program | None = None
 
     @property
     def states(self) -> Iterator[int]:
@@ -161,11 +163,11 @@ class Experience:
         own, form, rung = map(self._families.get, _keys(offer))
         if own is not None and own.asked:
             most = MOST_ASKED if offer.rung.moves else MOST_STANDING
-            return own.there_ns(offer, self._scale, most)
+            return own.there_ns(offer, self._scale(offer), most)
         known = None
         for family in (own or form, None if offer.rung is EXACTLY else rung):
             if known is None and family is not None:
-                known = family.running_ns(self._scale)
+                known = family.running_ns(self._scale(offer))
         return known
 
     def is_asked(self, offer: Offer) -> bool:
@@ -210,7 +212,7 @@ class Experience:
         return (yield from self.modelled(steps, place, there if domain.holds(there) else None))
 
     def asked(self, offer: Offer, found: Asked, took_ns: float, is_cold: bool = False) -> float:
-        """The model was asked; what the run takes, as far as it is right about a full one."""
+        """The model was asked; what the run takes, as far as it is right about what serves now."""
         if is_cold:
             self._cold_asking_ns = took_ns / _size(offer)
         else:
@@ -222,12 +224,16 @@ class Experience:
             family.modelled_ns, family.asking_ns = here_ns, took_ns
             family.shares.append(domain.share(offer.spot.kind.bounds))
         self._families[_kind(offer)].answered(place, found)
-        return here_ns * self._scale
+        return here_ns * self._scale(offer)
 
-    @property
-    def _scale(self) -> float:
-        """Measured over modelled time of what computes everything."""
-        full = self.reference
+    def _scale(self, offer: Offer) -> float:
+        """Measured over modelled time, of what is most like an offer: a part is computed in smaller
+        calls than everything, with colder caches, as is what serves now; a model may be as wrong
+        about both.
+        """
+        serving, full = self.serving, self.reference
+        if serving is not None and not offer.rung.is_afresh and serving.use.is_warm:
+            return serving.use.ratio or 1.0
         if full is None or not full.use.modelled_ns:
             return 1.0
         return full.use.takes_ns / full.use.modelled_ns
