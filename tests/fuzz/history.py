@@ -144,6 +144,8 @@ def _run(random: Random, case: Json, shapes: Shapes, before: list[Json]) -> Json
     step: Json = {"do": "run", "edits": edits}
     if random.random() < 0.4:
         step["want"] = _want(random, shapes)
+    if edits and random.random() < 0.3:
+        step |= _where_edited(random, case, shapes, edits[-1])
     if random.random() < 0.08:
         step["keep"] = False
     if random.random() < 0.1:
@@ -176,6 +178,22 @@ def _elsewhere(random: Random, case: Json, edit: Json) -> Json:
     starts = [random.randint(0, n - e) for n, e in zip(leaf["shape"], extents, strict=True)]
     box = [[start, start + e] for start, e in zip(starts, extents, strict=True)]
     return edit | {"box": box, "seed": random.randint(0, 10**6)}
+
+
+def _where_edited(random: Random, case: Json, shapes: Shapes, edit: Json) -> Json:
+    """What lies beside a change is asked for, as by whoever writes a word and looks at the next."""
+    leaf = leaves(case, "input")[edit["name"]]
+    sides = [
+        (name, axis, *side)
+        for size, side in zip(leaf["shape"], edit["box"], strict=True)
+        for name, shape in shapes.items()
+        for axis, other in enumerate(shape)
+        if other == size > 1
+    ]
+    if not sides:
+        return {}
+    name, axis, start, stop = random.choice(sides)
+    return {"want": {name: [*[[None, None, None]] * axis, [start, stop, None]]}}
 
 
 def _interval(random: Random, size: int, most: int) -> list[int]:

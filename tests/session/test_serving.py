@@ -291,6 +291,19 @@ def test_what_an_earlier_change_left_dirty_is_computed_with_the_next(rung: Rung)
         assert session.counters.specialised == made
 
 
+@pytest.mark.parametrize("rung", [ONWARDS, SIZED])
+def test_what_is_asked_for_where_a_change_begins_stays_where_it_is(rung: Rung) -> None:
+    """A program that begins earlier would hand out an earlier row."""
+    session, weights = _session(Rather(rung))
+    ids = np.zeros(TOKENS, np.int64)
+    session.run({"ids": ids})
+    for at in (3, 4, 9, 20, 6, 21, 22):
+        ids = ids.copy()
+        ids[at] += 1
+        found = session.run({"ids": ids}, want=np.s_[at])["y"]
+        _close(found, _whole(session, weights, ids)[at])
+
+
 def _computed_rows(session: tg.GraphSession) -> set[int]:
     """How many rows were multiplied by weights in the last run."""
     program = session.last.program

@@ -1,6 +1,7 @@
 """What may be switched on from outside, for whoever works on this package.
 
-TGBENCH_CHECK=1       every memory map is checked, the slow way, before it counts
+TGBENCH_CHECK=1       every memory map is checked, the slow way, before it counts, and every run for
+                      being within what serves it
 TGBENCH_MAKING=always every run has a program of its own, where `making=` says nothing
 TGBENCH_COMPILING=first kernels are compiled where they are first bound, and not beside
 TGBENCH_DEBUG=1..4    what goes on, a line each on standard error; read once, at the first line

@@ -202,11 +202,16 @@ class BucketClass:
     @cached_property
     def reaching(self) -> int | None:
         """The symbol of the start of what changes, if that may begin earlier and end where it did:
-        what goes on to the end, or has any size. None where there are several, or is none.
+        what goes on to the end, or has any size. None where there are several, or is none, and
+        where something of a fixed size that is asked for begins there: it would move along.
         """
-        spans = [span for _, boxes in self.changed for box in boxes for span in box]
-        found = [symbol for symbol, extent in spans if symbol is not None and extent <= SIZED]
-        return found[0] if len(found) == 1 else None
+        found = [
+            symbol
+            for symbol, extent in _spans(self.changed)
+            if symbol is not None and extent <= SIZED
+        ]
+        moved = {symbol for symbol, extent in _spans(self.demand) if extent > SIZED}
+        return found[0] if len(found) == 1 and found[0] not in moved else None
 
     def earlier(self, origin: Place, start: int) -> Place:
         """The origin of a run that begins earlier and ends where this one does; see `reaching`."""
@@ -221,8 +226,7 @@ class BucketClass:
         """Where a run may begin at the latest, and at places before where other things may be
         computed: one element earlier, and where it is asked for what lies before the change.
         """
-        spans = [span for _, boxes in self.demand for box in boxes for span in box]
-        asked = [origin[symbol] for symbol, _ in spans if symbol is not None]
+        asked = [origin[symbol] for symbol, _ in _spans(self.demand) if symbol is not None]
         found = [at for start in (latest, *asked) if start <= latest for at in (start, start - 1)]
         return list(dict.fromkeys([max(at, 0) for at in found]))
 
@@ -260,6 +264,11 @@ class BucketClass:
         demand = ", ".join(_show(name, box) for name, boxes in self.demand for box in boxes)
         anywhere = ", anywhere" if self.is_swept else ""
         return f"{changed or 'nothing'} → {demand or 'nothing'}{anywhere}"
+
+
+def _spans(of: Spans) -> list[Span]:
+    """Those of all boxes."""
+    return [span for _, boxes in of for box in boxes for span in box]
 
 
 class Spot(NamedTuple):

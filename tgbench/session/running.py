@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 from numpy.typing import NDArray
 
-from tgbench.base import once
+from tgbench.base import once, switches
 from tgbench.base.errors import BudgetError, KernelError
 from tgbench.base.regions import Region
 from tgbench.base.switches import RUNS, tell
@@ -158,6 +158,17 @@ class Finished(NamedTuple):
         )  # fmt: skip
 
 
+def check_served(run: Decision) -> None:
+    """Raise KernelError where a program would not do all of a run that it serves: what changed,
+    unless it computes everything, and what is asked for.
+    """
+    program, (kind, origin) = run.served.program, run.served.spot
+    there = kind.bucket(origin)
+    asked = Bucket((), run.bucket.demand) if program.renews else run.bucket
+    if not asked.is_within(there):
+        raise KernelError(f"{run.bucket} is served as {there}; this is an error of ours")
+
+
 class Runner:
     """Runs one session's graph; whoever calls it holds the arena's lock.
 
@@ -196,6 +207,7 @@ class Runner:
         self._changes = False  # whether the next run begins with the plan that stands by
         self._made_ns = 0  # what making had taken when that was looked for
         self._awaits_code = not beside.is_there()
+        self._checks = switches.checks()
         self.tryer = self._new_tryer()
         self.waiting = waiting()
         on_cpu = planning.device == "cpu"  # a thread that waits for another device does no work
@@ -514,6 +526,8 @@ class Runner:
 
     def carry_out(self, run: Decision, began_ns: int) -> dict[str, Any]:
         """Execute a run and remember what it did; what it wrote stays from the last line on."""
+        if self._checks:
+            check_served(run)
         program, origin = run.served.program, run.served.spot.origin
         tryer, memory = self.tryer, self.keeper.memory
         moved = program.origin != origin
