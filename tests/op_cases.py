@@ -440,11 +440,22 @@ case(
     independent=_attention_by_torch,
 )
 
+case(
+    "attention bool mask of an input in a band",
+    lambda g: _attention(
+        g, 2, 1, x_of(g, 1, 4, dtype="bool", name="c") & g.constant(np.tri(3, 4, 1, dtype=bool))
+    ),
+)
+
 # --- with known elements --------------------------------------------------------------------------
 
 _BAND = np.tril(np.ones((4, 4), dtype=bool))
 _GAPS = np.array([[1, 0, 1, 0], [0, 1, 1, 0], [1, 0, 0, 0], [1, 1, 0, 0]], dtype=bool)
 _PADDING = np.array([1, 0, 1, 0], dtype=bool)
+
+
+def _flags(g: GraphBuilder, name: str) -> Node:
+    return x_of(g, 1, 4, dtype="bool", name=name)
 
 
 def _masked(g: GraphBuilder, mask: Array, value: float, name: str = "x") -> Node:
@@ -455,6 +466,21 @@ for _label, _mask in (("band", _BAND), ("gaps", _GAPS), ("padding", _PADDING)):
     _alike = {"exact": False}
     case(f"where {_label}", lambda g, m=_mask: ops.where(
         g.constant(m), x_of(g, 4, 4), x_of(g, 4, 4, name="y")), **_alike)  # fmt: skip
+    case(f"and {_label}", lambda g, m=_mask: _flags(g, "c") & g.constant(m), **_alike)
+    case(f"and of both {_label}", lambda g, m=_mask: (_flags(g, "c") & g.constant(m)) & (
+        _flags(g, "d") & g.constant(m.T)), **_alike)  # fmt: skip
+    case(f"or {_label}", lambda g, m=_mask: _flags(g, "c") | g.constant(~m), **_alike)
+    case(f"not of and {_label}", lambda g, m=_mask: ~(_flags(g, "c") & g.constant(m)), **_alike)
+    case(f"cast of and {_label}", lambda g, m=_mask: (_flags(g, "c") & g.constant(m)).cast(
+        "float32"), **_alike)  # fmt: skip
+    case(f"any of and {_label}", lambda g, m=_mask: ops.max_(
+        _flags(g, "c") & g.constant(m), 1), **_alike)  # fmt: skip
+    for _value in (0.0, -np.inf, -1e38):
+        case(f"where and, else {_value} {_label}", lambda g, m=_mask, value=_value: ops.where(
+            _flags(g, "c") & g.constant(m), x_of(g, 4, 4), value), **_alike)  # fmt: skip
+        case(f"where or {_value} {_label}", lambda g, m=_mask, value=_value: ops.where(
+            _flags(g, "c") | g.constant(~m), x_of(g, 4, 4) * 0.0 + value, x_of(g, 4, name="y")),
+            **_alike)  # fmt: skip
     case(f"exp of −inf {_label}", lambda g, m=_mask: ops.exp(_masked(g, m, -np.inf)), **_alike)
     case(f"max of −inf {_label}", lambda g, m=_mask: ops.max_(_masked(g, m, -np.inf), 1), **_alike)
     case(f"min of inf {_label}", lambda g, m=_mask: ops.min_(_masked(g, m, np.inf), 1), **_alike)

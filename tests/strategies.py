@@ -183,7 +183,14 @@ class _Drawing:
     def _where(self, x: Node) -> tuple[Node, int]:
         y = self._partner(x)
         condition = self.pick([lambda: x > y, lambda: self.constant_mask(x.shape)])()
+        condition = self.pick([lambda: condition, lambda: self._partly(condition, x.shape)])()
         return ops.where(condition, x, y), max(self.bound[x], self.bound[y])
+
+    def _partly(self, condition: Node, shape: Sequence[int]) -> Node:
+        """A condition that is known in some elements."""
+        known = self.constant_mask(shape)
+        return self.pick([lambda: condition & known, lambda: condition | known, lambda: ~(
+            condition & known)])()  # fmt: skip
 
     def _masked_max(self, x: Node) -> tuple[Node, int] | None:
         if not x.rank:
@@ -227,7 +234,10 @@ class _Drawing:
         bound = self.bound[x] ** 3 * x.shape[-1] * length
         if bound >= LIMIT:
             return None
-        weights = ops.where(self.constant_mask((length, length)), x @ x.transpose(), 0.0)
+        mask = self.constant_mask((length, length))
+        if self.integer(0, 1):  # as with a mask of words that are there, beside a causal one
+            mask = mask & (x[..., :1].transpose() > 0.0)
+        weights = ops.where(mask, x @ x.transpose(), 0.0)
         return weights @ x, bound
 
     def _reshape(self, x: Node) -> tuple[Node, int]:

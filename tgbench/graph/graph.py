@@ -639,8 +639,9 @@ def _placeholder(builder: GraphBuilder, i: int, type_: TensorType, fact: Fact | 
     if fact is not None and fact.constant is not None:
         return builder.constant_apart(fact.constant.array).cast(type_.dtype)
     node = builder.input(f"in{i}", type_.shape, type_.dtype)
-    if fact is not None and (fact.is_mask or fact.wild):
-        builder.given[node] = fact  # zeros stop here: kernels of norms need them in their lines
+    # zeros stop here, but for flags: kernels of norms need them in their lines
+    if fact is not None and (fact.is_mask or fact.wild or type_.dtype == "bool"):
+        builder.given[node] = fact
     return node
 
 

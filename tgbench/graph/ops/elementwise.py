@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -265,6 +266,22 @@ def _known_cast(call: Call, facts: Facts) -> Fact | None:
     return pattern_fact(value, fact.open.array)
 
 
+def _known_flags(decides: bool, call: Call, facts: Facts) -> Fact | None:
+    """One flag that decides is enough: False of a conjunction, True of a disjunction."""
+    closed: Any = np.zeros([1] * call.out.rank, dtype=bool)
+    for fact in facts:
+        known = _known_as(fact, float(decides), call.out.rank)
+        closed = closed if known is None else closed | known
+    return pattern_fact(float(decides), ~closed)
+
+
+def _turned(call: Call, facts: Facts) -> Fact | None:
+    fact = facts[0]
+    if fact is None or fact.value is None or not fact.hard:
+        return None
+    return pattern_fact(float(not fact.value), fact.open.array)
+
+
 def _added(attrs: Attrs, a: Array, b: Array) -> Array:
     return np.asarray(np.add(a, b))
 
@@ -291,11 +308,16 @@ for _name, _function, _commutes in (
     ("less_equal", np.less_equal, False),
     ("greater", np.greater, False),
     ("greater_equal", np.greater_equal, False),
-    ("logical_and", np.logical_and, True),
-    ("logical_or", np.logical_or, True),
 ):
     _pointwise(_name, _function, 2, dtype=_to_bool, commutes=_commutes)
-_pointwise("logical_not", np.logical_not, 1, dtype=_to_bool, undoes_itself=True)
+_pointwise(
+    "logical_and", np.logical_and, 2, dtype=_to_bool, known=partial(_known_flags, False),
+    commutes=True,
+)  # fmt: skip
+_pointwise(
+    "logical_or", np.logical_or, 2, dtype=_to_bool, known=partial(_known_flags, True), commutes=True
+)
+_pointwise("logical_not", np.logical_not, 1, dtype=_to_bool, known=_turned, undoes_itself=True)
 _pointwise("neg", np.negative, 1, check=_numbers_only, known=_keeps_zero, undoes_itself=True)
 _pointwise("abs", np.abs, 1, known=_keeps_zero, merges=last_decides)
 _pointwise("sign", np.sign, 1, check=_numbers_only, known=_keeps_zero, tames=True)
@@ -379,11 +401,16 @@ def _where_check(attrs: Attrs, types: tuple[TensorType, ...]) -> None:
 
 
 def _branches(call: Call) -> tuple[SparsityPattern, SparsityPattern] | None:
-    """Where each branch is taken, when the condition is constant."""
-    fact = call.facts[0] if call.facts else None
-    if fact is None or fact.constant is None:
+    """Where each branch may be taken, when something is known of the condition."""
+    fact, rank = call.facts[0] if call.facts else None, len(broadcast_shape(call.in_shapes))
+    if fact is None:
         return None
-    return _taken(fact.constant, len(broadcast_shape(call.in_shapes)))
+    if fact.constant is not None:
+        return _taken(fact.constant, rank)
+    is_open, other = SparsityPattern.of(aligned(fact.open.array, rank)), _everywhere(rank)
+    if fact.closes_with(0.0):
+        return is_open, other
+    return (other, is_open) if fact.closes_with(1.0) else None
 
 
 @once_each
@@ -392,15 +419,22 @@ def _taken(condition: ConstantData, rank: int) -> tuple[SparsityPattern, Sparsit
     return SparsityPattern.of(whole), SparsityPattern.of(~whole)
 
 
+@cache
+def _everywhere(rank: int) -> SparsityPattern:
+    return SparsityPattern(np.ones([1] * rank, dtype=bool))
+
+
 def _where_forward(call: Call, regions: tuple[Region, ...]) -> Region:
     taken, shapes = _branches(call), call.in_shapes
     if taken is None:
         return forward(call, regions)
     shape = broadcast_shape(shapes)
-    return union(
+    changed = [
         pattern.trim(up(region, small, shape))
         for region, small, pattern in zip(regions[1:], shapes[1:], taken, strict=True)
-    )
+    ]
+    is_constant = call.facts[0] is not None and call.facts[0].constant is not None
+    return union(changed if is_constant else [up(regions[0], shapes[0], shape), *changed])
 
 
 def _where_needed(call: Call, box: Box) -> tuple[Region, ...]:
@@ -417,23 +451,29 @@ def _where_needed(call: Call, box: Box) -> tuple[Region, ...]:
 
 
 def _known_where(call: Call, facts: Facts) -> Fact | None:
-    """Known where a constant condition takes a branch whose value is known there."""
-    taken = _branches(Call(call.op, call.attrs, call.inputs, call.out, facts))
-    if taken is None:
+    """Known where the condition is known to take a branch whose value is known there.
+
+    Where it is an input's in other elements, a huge number is no mask: if it is taken throughout a
+    line, that is a line of equal scores, among which are those that are known.
+    """
+    may = _branches(Call(call.op, call.attrs, call.inputs, call.out, facts))
+    if may is None or facts[0] is None:
         return None
-    rank = call.out.rank
+    rank, is_constant = call.out.rank, facts[0].constant is not None
+    taken = ~may[1].array, ~may[0].array  # the other one is not
     masks = [
-        mask.within(branch.array)
+        mask.within(branch)
         for i, branch in enumerate(taken, 1)
         if (mask := mask_of(facts[i], call.inputs[i], rank)) is not None
+        if is_constant or mask.value == -np.inf
     ]
     if any(mask.closed.any() for mask in masks):
         return mask_fact(masks, call.out.dtype)
     for wanted in (0.0, np.inf):
         closed: Any = False
-        for pattern, fact in zip(taken, facts[1:], strict=True):
+        for branch, fact in zip(taken, facts[1:], strict=True):
             if (known := _known_as(fact, wanted, rank)) is not None:
-                closed = closed | (pattern.array & known)
+                closed = closed | (branch & known)
         if np.any(closed):
             return pattern_fact(wanted, ~np.asarray(closed))
     return None
