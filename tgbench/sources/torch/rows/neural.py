@@ -25,7 +25,26 @@ def _linear(site: CallSite, x: Node, weight: Node, bias: Node | None = None) -> 
     if weight.rank == 1:
         product = ops.matmul(x, weight)
         return product if bias is None else product + bias
-    return ops.linear(x, weight, bias)
+    return _listed(site, ops.linear(_rows_of(x), weight, bias))
+
+
+def _rows_of(x: Node) -> Node:
+    """The same rows as they were before all were made one list: [time, batch, depth] for
+    [time · batch, depth]. Those of one batch are a box there; in the list they are strewn.
+    """
+    if x.op != "reshape" or x.rank != 2:
+        return x
+    rows, depth = list(x.inputs[0].shape), x.shape[-1]
+    inner = 1
+    while rows and inner < depth:
+        inner *= rows.pop()
+    is_same = inner == depth and sum(size > 1 for size in rows) > 1
+    return x.inputs[0].reshape(*rows, depth) if is_same else x
+
+
+def _listed(site: CallSite, x: Node) -> Node:
+    """Rows as the one list that a call gives."""
+    return x if x.shape == site.shape else x.reshape(*site.shape)
 
 
 @lowers("aten._grouped_mm.default", "transformers.grouped_mm_fallback.default")
@@ -53,18 +72,19 @@ def _grouped_mm(
 @lowers("aten.mm.default", "aten.bmm.default", "aten.matmul.default", "aten.mv.default",
         "aten.dot.default")  # fmt: skip
 def _matmul(site: CallSite, a: Node, b: Node) -> Node:
-    return ops.matmul(a, b)
+    return _listed(site, ops.matmul(_rows_of(a), b)) if b.rank == 2 else ops.matmul(a, b)
 
 
 @lowers("aten.addmm.default", "aten.baddbmm.default", "aten.addmv.default")
 def _addmm(
     site: CallSite, bias: Node, a: Node, b: Node, *, beta: float = 1, alpha: float = 1
 ) -> Node:
-    product = ops.matmul(a, b)
+    is_of_rows = b.rank == 2 and bias.rank < 2
+    product = ops.matmul(_rows_of(a) if is_of_rows else a, b)
     scaled = product if alpha == 1 else product * site.node(alpha, site.dtype)
     if beta == 0:
-        return scaled
-    return (bias if beta == 1 else bias * site.node(beta, site.dtype)) + scaled
+        return _listed(site, scaled)
+    return _listed(site, (bias if beta == 1 else bias * site.node(beta, site.dtype)) + scaled)
 
 
 @lowers("aten.bilinear.default")
