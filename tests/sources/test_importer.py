@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zipfile
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -777,3 +778,59 @@ def test_what_is_made_like_a_transposed_value_lies_like_it(like: Any) -> None:
     module, x = Applied(function).eval(), torch.randn(1, 6, 2, 4)
     found = GraphSession(from_torch(module, (x,))).run(x.numpy())
     np.testing.assert_array_equal(next(iter(found.values())), module(x).numpy())
+
+
+class Remembering(torch.nn.Module):
+    """Adds what it was given last, kept as an attribute like any other."""
+
+    def __init__(self, reads: bool) -> None:
+        super().__init__()
+        self.reads, self.last = reads, torch.zeros(2, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        result = x + self.last if self.reads else x * 2
+        self.last = x
+        return result
+
+
+def test_an_attribute_that_the_next_forward_reads_is_refused() -> None:
+    module = torch.nn.Sequential(Remembering(reads=True)).eval()
+    before = module[0].last
+    with pytest.raises(ImporterError, match=r"0\.last.*self\.0\.register_buffer\('last'"):
+        from_torch(module, (X,))
+    assert module[0].last is before
+
+
+def test_an_attribute_that_nothing_reads_is_left_as_it_was() -> None:
+    module = Remembering(reads=False).eval()
+    before = module.last
+    found = GraphSession(from_torch(module, (X,))).run({"x": X})["output"]
+    assert module.last is before
+    torch.testing.assert_close(found, X * 2)
+
+
+def test_modules_are_imported_by_several_threads() -> None:
+    def imported(i: int) -> bool:
+        torch.manual_seed(i)
+        module = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.GELU()).eval()
+        found = GraphSession(from_torch(module, (X,))).run(X)["output"]
+        return torch.allclose(found, module(X), atol=1e-6)
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(imported, range(8)))
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_one_of_a_batch_is_computed_alone_where_rows_were_made_one_list(bias: bool) -> None:
+    """PyTorch's encoder layers put time in front of the batch, and multiply one list of rows."""
+    torch.manual_seed(0)
+    layer = torch.nn.TransformerEncoderLayer(16, 2, 24, 0.0, batch_first=True, bias=bias)
+    module = torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval()
+    x = torch.randn(6, 5, 16)
+    session = GraphSession(from_torch(module, (x,)), making="always")
+    session.run(x)
+    for at in (2, 5, 0):
+        x[at] = torch.randn(5, 16)
+        found = session.run(x)["output"]
+        torch.testing.assert_close(found, module(x), atol=1e-5, rtol=1e-5)
+        assert session.last.recomputed == pytest.approx(1 / 6, abs=0.01)

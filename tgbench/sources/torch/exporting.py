@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import io
 import logging
+import re
+import threading
 import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr
@@ -25,9 +27,9 @@ from tgbench.sources.torch.apart import write_apart
 from tgbench.sources.torch.program import NO_CACHE, TorchProgram, read
 from tgbench.sources.torch.table import RULES
 
+_exporting = threading.RLock()  # PyTorch's tracing is one for the whole process
 LONGEST = 400  # characters of PyTorch's own message
-# A list that recurrent layers keep of their parameters, and PyTorch takes for attributes.
-LAYERS_OWN = r"The tensor attributes? \S+_flat_weights"
+ASSIGNED = re.compile("The tensor attributes? (.+?) (?:was|were) assigned during export")
 
 
 def exported_program(
@@ -38,25 +40,44 @@ def exported_program(
     checked = check_inputs(args, kwargs or {})
     check_module(module, pytree.tree_leaves((checked, dict(kwargs or {}))))
     try:
-        with torch.no_grad(), _quiet(), _row_by_row(module), _with_its_buffers(module):
-            return torch.export.export(module, checked, dict(kwargs or {}), strict=False)
+        with (
+            _exporting, torch.no_grad(), _quiet() as told, _row_by_row(module),
+            _with_its_buffers(module),
+        ):  # fmt: skip
+            found = torch.export.export(module, checked, dict(kwargs or {}), strict=False)
     except Exception as error:
         raise ImporterError(_explained(module, error)) from error
+    _check_forgets_nothing(found, told)
+    return found
+
+
+def _check_forgets_nothing(exported: ExportedProgram, told: Sequence[Any]) -> None:
+    """Raise ImporterError for an attribute that a forward assigns, by what PyTorch tells of it, and
+    that another forward would read: a constant, to PyTorch.
+    """
+    for warning in told:
+        names = ASSIGNED.match(str(warning.message))
+        for name in names[1].split(", ") if names else ():
+            owner, own = name.rsplit(".", 1)
+            if name.removeprefix("self.") in exported.constants:
+                raise ImporterError(
+                    f"forward assigns {name}, and the next one reads it; make it a buffer, which "
+                    f"is a state of the graph: {owner}.register_buffer({own!r}, …)"
+                )
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def _quiet() -> Iterator[Sequence[warnings.WarningMessage]]:
     """Without torch's own reports of what an error of ours says (it prints the whole graph, some
-    thousand lines of it), and without its deprecations.
+    thousand lines of it); what it warns of meanwhile.
     """
     logger = logging.getLogger("torch")
     level = logger.level
     logger.setLevel(logging.CRITICAL)
     try:
-        with warnings.catch_warnings(), redirect_stderr(io.StringIO()):
-            warnings.simplefilter("ignore", FutureWarning)
-            warnings.filterwarnings("ignore", LAYERS_OWN, UserWarning)
-            yield
+        with warnings.catch_warnings(record=True) as told, redirect_stderr(io.StringIO()):
+            warnings.simplefilter("always", UserWarning)
+            yield told
     finally:
         logger.setLevel(level)
 
@@ -221,7 +242,7 @@ def _decompositions_of_pytorch() -> Mapping[Any, Any]:
 
 def _written_in_others(exported: ExportedProgram, table: dict[Any, Any]) -> ExportedProgram:
     try:
-        with _quiet():
+        with _exporting, _quiet():
             written: ExportedProgram = exported.run_decompositions(table)
             return written
     except Exception as error:
