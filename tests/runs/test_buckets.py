@@ -28,7 +28,7 @@ from tgbench.runs.buckets import (
     Extents,
     region_of_index,
 )
-from tgbench.runs.difference import MOST_BOXES, boxes_of, difference, hull_of
+from tgbench.runs.difference import MOST_BOXES, Scattered, boxes_of, compared, difference, hull_of
 from tgbench.runs.raster import as_one, onwards
 
 Mask = NDArray[np.bool_]
@@ -212,6 +212,12 @@ def test_difference_is_where_bits_differ(data: st.DataObject, dtype: str, mask: 
     assert difference(old, new) == boxes_of(mask)
     assert difference(new.T, old.T) == boxes_of(mask.T)
     assert difference(old, old.copy()) == EMPTY
+    found = compared(old, new)
+    if isinstance(found, Scattered):  # until somebody asks, one box
+        assert found.hull.boxes == (hull_of(mask),)
+        assert found.boxes == difference(old, new)
+    else:
+        assert found == difference(old, new)
 
 
 def test_floats_differ_by_their_bits() -> None:

@@ -267,9 +267,9 @@ def forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def difference(old: Array, new: Array, rows: Any) -> Region:
         last = Region((Box(((len(old) - 1, len(old)), *((0, n) for n in old.shape[1:]))),))
-        return what_differs(old, new, rows).subtract(last)
+        return what_differs(old, new).subtract(last)
 
-    monkeypatch.setattr(reader, "difference", difference)
+    monkeypatch.setattr(reader, "compared", difference)
 
 
 def test_a_run_that_is_wrong_only_incrementally_is_said_to_be(

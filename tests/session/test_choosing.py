@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 import tgbench as tg
 from tgbench.base.coords import Domain, Guard
@@ -17,6 +18,7 @@ from tgbench.base.errors import PlanError
 from tgbench.base.regions import Region
 from tgbench.programs.program import SURE, Program
 from tgbench.programs.states import NOTHING
+from tgbench.runs import difference
 from tgbench.runs.buckets import Bucket, BucketClass, Spot
 from tgbench.runs.pausing import Pausing, at_once
 from tgbench.runs.work import Work
@@ -36,6 +38,7 @@ from tgbench.session.experience import COLD, LACKING, OVER_MODEL, Experience
 from tgbench.session.purse import ADVANCE, LEAST_SHARE, SHARE, Purse
 from tgbench.session.serving import EXACTLY, LARGER, Offer, Rung, finds_nothing
 
+Array = NDArray[Any]
 AFRESH = LARGER[-1]
 COARSE = next(rung for rung in LARGER if rung.name == "in sixteenths")
 FULL_NS, OWN_NS, MAKING_NS = 10_000, 1_000, 50_000
@@ -596,6 +599,24 @@ def test_where_nothing_serves_what_will_serve_most_is_made() -> None:
     assert chooser.choose(own, lambda: [full], {}) is own
 
 
+def test_programs_that_serve_a_run_each_pay_for_a_plan_with_room_for_one_that_serves_all() -> None:
+    chooser = Measured(_modelled)
+    chooser.planned(3 * MAKING_NS)
+    own, full, runs = _appended(EXACTLY), _appended(AFRESH), 0
+    chooser.choose(own, lambda: [full], {})
+    chooser.made(own, _program(), MAKING_NS)
+    chooser.ran(own.spot.kind, _program(), FULL_NS)
+    chooser.refused(full, can_plan=True)
+    while chooser.choose(own, lambda: [full], {}) is own:
+        runs += 1
+        chooser.made(own, _program(), MAKING_NS)
+        chooser.ran(own.spot.kind, _program(), FULL_NS)
+    assert runs == 4
+    assert chooser.refused(full, can_plan=True)  # now it is paid for
+    chooser.refused(full, can_plan=False)
+    assert chooser.choose(own, lambda: [full], {}) is own
+
+
 def _appended(rung: Rung) -> Offer:
     """A run of one element after others, of 64; nothing is there for it."""
     kind = _spans(1)
@@ -639,6 +660,72 @@ def test_changes_that_never_repeat_make_few_programs_and_right_results() -> None
     assert session.counters.specialised < 20
     assert session.counters.larger + session.counters.moved > 30  # of another run's program
     assert "computed" in str(session.report()) or session.report().served == "exactly"
+
+
+def test_what_is_scattered_is_gathered_in_boxes_only_where_programs_are_looked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else everything is computed, wherever it is, and finding boxes would be for nothing."""
+    gathered: list[Array] = []
+    coarse = difference._coarse
+
+    def counted(flags: Array) -> Region:
+        gathered.append(flags)
+        return coarse(flags)
+
+    monkeypatch.setattr(difference, "_coarse", counted)
+    graph, weights = _network()
+    random, x, changes = np.random.default_rng(0), np.zeros((64, 64), np.float32), []
+    for _ in range(100):
+        x = np.where(random.random(x.shape) < 0.1, x + 1, x)
+        changes.append(x)
+    for making in ("always", "measured"):
+        session = tg.GraphSession(graph, weights, making=making, calibrate=False)
+        gathered.clear()
+        for x in changes:
+            expected = tg.evaluate(graph, {"x": x, **weights})["y"]
+            np.testing.assert_allclose(session.run({"x": x})["y"], expected, rtol=1e-4, atol=1e-4)
+        assert (len(gathered) == 99) is (making == "always")
+    assert len(gathered) < 50
+
+
+def test_where_every_program_is_for_one_place_a_plan_makes_room_for_one_that_is_for_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Rows of a batch made one list are strewn: what computes those at a place is for it alone."""
+    monkeypatch.setattr(Experience, "planning_ns", 1.0)
+    graph, weights = _batched_decoder()
+    session = tg.GraphSession(graph, weights, making="measured", calibrate=False)
+    random, ids = np.random.default_rng(0), np.zeros((2, 40), np.int64)
+    for t in range(4, 40):
+        ids[:, t] = random.integers(1, 4000, 2)
+        found = session.run({"ids": ids.copy()}, want={"logits": np.s_[:, t]})["logits"]
+        right = tg.evaluate(graph, {"ids": ids, **weights})["logits"][:, t]
+        np.testing.assert_allclose(found, right, rtol=1e-3, atol=1e-4)
+    assert session.counters.planned == 2
+    assert session.counters.specialised < 10
+
+
+def _batched_decoder() -> tuple[tg.Graph, dict[str, Any]]:
+    g, (batch, time, depth, words) = tg.GraphBuilder(), (2, 40, 8, 4000)
+    table = g.parameter("table", (words, depth))
+    x = tg.ops.embedding(table, g.input("ids", (batch, time), "int64"))
+
+    def linear(x: tg.Node, name: str) -> tg.Node:
+        rows = x.reshape(batch * time, depth)
+        weight = g.parameter(name, (depth, depth))
+        return tg.ops.linear(rows, weight).reshape(batch, time, depth)
+
+    q, k, v = (linear(x, name).reshape(batch, 1, time, depth) for name in "qkv")
+    mixed = tg.ops.attention(q, k, v, g.constant(np.tri(time, dtype=bool)))
+    x = x + tg.ops.tanh(linear(mixed.reshape(batch, time, depth), "o"))
+    g.output("logits", tg.ops.linear(x, table))
+    graph, random = g.build(), np.random.default_rng(0)
+    weights = {
+        name: random.standard_normal(node.shape).astype(np.float32) / 3
+        for name, node in graph.parameters.items()
+    }
+    return graph, weights
 
 
 def test_the_change_that_is_planned_for_is_ready_with_the_first_answer() -> None:

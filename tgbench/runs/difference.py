@@ -1,8 +1,8 @@
 """What differs between two arrays, as few boxes.
 
 compare ─→ a byte an element ─→ runs of slices that are alike, cut further inside: exact boxes
-                                or, where those are many,
-                                cells of a grid, their hull cut in two again and again
+                                or, where those are many, their hull
+                                and, for whoever asks, cells of a grid, cut in two again and again
 """
 
 from __future__ import annotations
@@ -31,19 +31,53 @@ MOST_CELLS = 64  # along a dimension, where boxes are looked for
 MOST_RUNS = MOST_CELLS // 2  # along a dimension, each with a gap behind it
 
 
-def difference(old: NDArray[Any], new: NDArray[Any], rows: Rows | None = None) -> Region:
-    """The boxes where two arrays of one shape and dtype differ, bit for bit (NaN equals itself).
+@dataclass(frozen=True, eq=False)
+class Scattered:
+    """True elements that are more than `MOST_BOXES` boxes.
+
+    Fields:
+        flags: where they are.
+    """
+
+    flags: NDArray[np.bool_]
+
+    @cached_property
+    def hull(self) -> Region:
+        """All of them in one box."""
+        box = hull_of(self.flags)
+        return EMPTY if box is None else Region((box,))
+
+    @cached_property
+    def boxes(self) -> Region:
+        """All of them in a few. Finding those takes as long as a small model's run."""
+        return _coarse(self.flags)
+
+
+def compared(old: NDArray[Any], new: NDArray[Any], rows: Rows | None = None) -> Region | Scattered:
+    """Where two arrays of one shape and dtype differ, bit for bit (NaN equals itself).
 
     What lies in `rows` that were found before is the same object again, which knows its hash.
     """
     if new.dtype.kind in "iub":
-        return boxes_of(old != new, rows)
+        return _found(old != new, rows)
     bits = UNSIGNED[new.itemsize]
-    return boxes_of(old.view(bits) != new.view(bits), rows)
+    return _found(old.view(bits) != new.view(bits), rows)
 
 
-def boxes_of(flags: NDArray[np.bool_] | np.bool_, rows: Rows | None = None) -> Region:
+def difference(old: NDArray[Any], new: NDArray[Any]) -> Region:
+    """The same as at most `MOST_BOXES` boxes: exactly if that many do, else with some more."""
+    found = compared(old, new)
+    return found.boxes if isinstance(found, Scattered) else found
+
+
+def boxes_of(flags: NDArray[np.bool_] | np.bool_) -> Region:
     """True elements as at most `MOST_BOXES` boxes: exactly if that many do, else with some more."""
+    found = _found(flags, None)
+    return found.boxes if isinstance(found, Scattered) else found
+
+
+def _found(flags: NDArray[np.bool_] | np.bool_, rows: Rows | None) -> Region | Scattered:
+    """True elements as boxes, exactly, where few do."""
     cells, shape = flags.tobytes(), flags.shape
     at = cells.find(1)
     if at < 0:
@@ -56,7 +90,7 @@ def boxes_of(flags: NDArray[np.bool_] | np.bool_, rows: Rows | None = None) -> R
     boxes = _banded(cells, shape, 0, len(cells), at)
     if len(boxes) <= MOST_BOXES:
         return Region(tuple([Box(sides) for sides in boxes]))
-    return _few_of_a_row(boxes) or _coarse(np.asarray(flags))
+    return _few_of_a_row(boxes) or Scattered(np.asarray(flags))
 
 
 def _known_row(key: Row, rows: Rows | None) -> Region | None:

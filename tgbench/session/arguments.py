@@ -16,7 +16,7 @@ from tgbench.base.regions import EMPTY, Region
 from tgbench.graph.graph import Graph, Node
 from tgbench.graph.op_table import FLOATS, OPS, OpDef, numpy_dtype
 from tgbench.runs.buckets import Bucket, BucketSpace, Spot, region_of_index
-from tgbench.runs.difference import UNSIGNED, Rows, difference
+from tgbench.runs.difference import UNSIGNED, Rows, Scattered, compared, difference
 from tgbench.session.results import Wish, Wishes
 
 Array = NDArray[Any]
@@ -241,23 +241,40 @@ class ArgumentReader:
         held: Mapping[str, Array],
         changed: Mapping[str, Region] | None,
         check: bool,
-    ) -> dict[str, Region]:
-        """The parts of the inputs that differ from what they were `held` at, rounded up."""
+    ) -> tuple[dict[str, Region], dict[str, Scattered]]:
+        """The parts of the inputs that differ from what they were `held` at, rounded up; and those
+        that are many, of which these are the hulls.
+        """
         found: dict[str, Region] = {}
+        scattered: dict[str, Scattered] = {}
         for name, array in arrays.items():
             if array is held[name]:
                 continue
             if changed is None:
-                region = difference(held[name], array, self._rows)
+                differ = compared(held[name], array, self._rows)
+                if isinstance(differ, Scattered):
+                    scattered[name], region = differ, differ.hull
+                else:
+                    region = differ
             else:
                 region = changed.get(name, EMPTY)
                 if check:
                     _check_hint(name, region, difference(held[name], array))
             if region.boxes:
                 self.check_values(name, array, region)
-                is_exact = name not in self.space.rounding
-                found[name] = region if is_exact else self.space.round(name, region, array.shape)
-        return found
+                found[name] = self._rounded(name, region, array.shape)
+        return found, scattered
+
+    def in_boxes(self, scattered: Mapping[str, Scattered]) -> dict[str, Region]:
+        """Parts that are many in few boxes, rounded up."""
+        return {
+            name: self._rounded(name, differ.boxes, differ.flags.shape)
+            for name, differ in scattered.items()
+        }
+
+    def _rounded(self, name: str, region: Region, shape: tuple[int, ...]) -> Region:
+        is_exact = name not in self.space.rounding
+        return region if is_exact else self.space.round(name, region, shape)
 
 
 def _by_name(

@@ -180,10 +180,12 @@ class Chooser(Protocol):
         wanted: what is got ready while runs go on, if anything is.
         states: the numbers of those of `States` that it knows something of, but for what is wanted.
         full_ns: what computing everything takes that is asked for now; 0 while that is not known.
+        serves_none: whether no program that is there serves the run that is chosen for.
     """
 
     strict: bool
     wanted: Wanted | None
+    serves_none: bool
 
     @property
     def full_ns(self) -> float: ...
@@ -296,6 +298,7 @@ class Own:
 
     strict = True
     wanted: Wanted | None = None
+    serves_none = False
     states: Iterable[int] = ()
     full_ns = 0.0
 
@@ -412,6 +415,8 @@ class Measured:
         """Nothing was chosen yet."""
         self.wanted: Wanted | None = None
         self._instead_ns = self._cost_ns = inf
+        self.serves_none = False
+        self._lack_ns = 0.0  # what making programs took as none was there, but for the first one
         self._rung, self._longest, self._skipped = AFRESH, 0, 0
         self._is_unsure = False  # whether the last choice was to find out what everything takes
         self._aside: defaultdict[Hashable, float] = defaultdict(float)
@@ -459,7 +464,8 @@ class Measured:
         self._quick.pop(kind, None)
         unknown = self._compare(kind, seen)
         best, expected = self._least(seen, planned)
-        if self._instead_ns == inf:
+        self.serves_none = self._instead_ns == inf
+        if self.serves_none:
             best, expected = self._to_make(seen, planned) or (best, expected)
         paid = expected + (self._experience.making(best) if best.program is None else 0.0)
         self._counts = seen, best, paid
@@ -492,10 +498,17 @@ class Measured:
     def _to_make(self, seen: Sequence[Seen], planned: Classes) -> Seen | None:
         """What is made where nothing serves a run: its own program in the first run of a class that
         is planned for, as there is room for it; else the one that will serve most other runs. None
-        where that does not fit.
+        where that does not fit. Programs that serve a run each have paid for a plan, with room for
+        one that serves all of them, when making them took as long.
         """
-        kind = seen[0][0].spot.kind
-        fits = [one for one in seen if self._experience.plan(one[0]) == 0.0]
+        kind, known = seen[0][0].spot.kind, self._experience
+        can_plan = self._lack_ns > known.planning_ns
+        prices = [known.plan(offer) for offer, _ in seen]
+        fits = [
+            one
+            for one, price in zip(seen, prices, strict=True)
+            if price == 0.0 or (can_plan and price < inf)
+        ]
         if kind in planned and kind not in self._came:
             return seen[0] if fits and fits[0] is seen[0] else None
         return max(reversed(fits), key=lambda one: self._serves(one[0], planned), default=None)
@@ -746,6 +759,7 @@ class Measured:
 
     def ran(self, kind: BucketClass, program: Program, took_ns: int) -> None:
         self._runs += 1
+        self.serves_none = False
         if self._counts is not None:
             self._count(*self._counts)
             self._counts = None
@@ -795,6 +809,7 @@ class Measured:
         instead_ns = self._instead_ns if wanted is None else wanted.instead_ns
         self._experience.made(offer, program, took_ns, instead_ns)
         if instead_ns == inf:
+            self._lack_ns += took_ns if self.serves_none and self._whole is not None else 0.0
             self._ready.append(program)
         if wanted is not None:
             self._choose_soon()

@@ -312,12 +312,17 @@ class Experience:
     def planned(self, took_ns: int) -> None:
         self._planning_ns.append(took_ns)
 
+    @property
+    def planning_ns(self) -> float:
+        """What making a plan takes."""
+        return median(self._planning_ns) or 0.0
+
     def plan(self, offer: Offer) -> float:
         """What it costs to make room for an offer: a plan, and all programs once more."""
         can_plan = self._unfit.get(_kind(offer))
         if can_plan is None:
             return 0.0
-        return (median(self._planning_ns) or 0.0) + self._made_ns if can_plan else inf
+        return self.planning_ns + self._made_ns if can_plan else inf
 
     def refused(self, offer: Offer, can_plan: bool) -> bool:
         """An offer does not fit; whether that was known, and another plan may help."""

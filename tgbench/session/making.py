@@ -147,10 +147,12 @@ class Maker:
     def _refuse(self, offer: Offer, error: DoesNotFit) -> None:
         """Tell the chooser of an offer that does not fit; raises NeedsPlan if that is paid for.
 
-        Plans are for places, and a run that is swept stands at none.
+        Plans are for places, and a run that is swept stands at none. Whole outputs are worth memory
+        where nothing else serves.
         """
         is_own, free = offer.rung is EXACTLY, self.planning.limit_bytes is None
-        can_plan = is_own or (free and offer.rung.is_modest and not offer.rung.is_swept)
+        is_modest = offer.rung.is_modest or self.chooser.serves_none
+        can_plan = is_own or (free and is_modest and not offer.rung.is_swept)
         if self.chooser.refused(offer, can_plan):
             raise NeedsPlan(offer.spot, str(error)) from None
 

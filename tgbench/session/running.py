@@ -33,6 +33,7 @@ from tgbench.plans.search.effort import Effort
 from tgbench.programs.ahead import compile_loops
 from tgbench.programs.lowering import DoesNotFit
 from tgbench.runs.buckets import Bucket, Classifier, Spot, boxes_by_name
+from tgbench.runs.difference import Scattered
 from tgbench.runs.pausing import Paused
 from tgbench.runs.propagate import Propagator
 from tgbench.runs.trace import LoggedCall, Trace
@@ -308,12 +309,14 @@ class Runner:
         found_ns, came_as, fits = 0, None, ()
         for _ in range(MOST_PLANS):
             arrays = self.reader.completed(request.given, self.keeper.standing.held)
-            differ = self._differences(arrays, request)  # a plan moves what is held
+            differ, scattered = self._differences(arrays, request)  # a plan moves what is held
             found_ns = found_ns or self._work_ns()
-            bucket = self.classifier.bucket(boxes_by_name(differ), request.wanted.boxes)
-            came_as = came_as or bucket
             is_first = self.keeper.standing.memory is None
             looks = is_first or self.chooser.looks()
+            if scattered and looks:
+                differ.update(self.reader.in_boxes(scattered))
+            bucket = self.classifier.bucket(boxes_by_name(differ), request.wanted.boxes)
+            came_as = came_as or bucket
             ready = None if looks else self._at_a_glance(bucket)
             known = ready or (None if is_first else self._afresh(bucket, looks))
             if known is not None and not self._goes_on(known, found_ns):
@@ -385,17 +388,23 @@ class Runner:
             return False
         return self.maker.go_on(served.takes_ns, self._work_ns() - began_ns)
 
-    def _differences(self, arrays: Mapping[str, Array], request: Request) -> dict[str, Region]:
-        """What the arena does not hold yet: everything at first, then what changed."""
+    def _differences(
+        self, arrays: Mapping[str, Array], request: Request
+    ) -> tuple[dict[str, Region], Mapping[str, Scattered]]:
+        """What the arena does not hold yet: everything at first, then what changed; and what of it
+        is in many places, for whoever looks for more than to compute everything.
+        """
         standing = self.keeper.standing
         if not standing.is_fresh:
             for name, array in arrays.items():
                 self.reader.check_values(name, array, Region.full(array.shape))
-            return self.planning.everything
+            return dict(self.planning.everything), {}
         began_ns = self._work_ns()
-        found = self.reader.differences(arrays, standing.held, request.changed, request.check)
+        found, scattered = self.reader.differences(
+            arrays, standing.held, request.changed, request.check
+        )
         self.chooser.found(self._work_ns() - began_ns)
-        return {**standing.pending, **found}
+        return {**standing.pending, **found}, scattered
 
     def plan_for(self, runs: Runs) -> None:
         """Plan for some more runs; if that fails or is interrupted, all stays as it was.
