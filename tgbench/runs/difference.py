@@ -1,8 +1,9 @@
 """What differs between two arrays, as few boxes.
 
-compare ─→ a byte an element ─→ runs of slices that are alike, cut further inside: exact boxes
-                                or, where those are many, their hull
-                                and, for whoever asks, cells of a grid, cut in two again and again
+compare ─→ a byte an element ─→ one box, or else slices side by side
+    and, for whoever asks, ───→ runs of slices that are alike, cut further inside: exact boxes
+                                or, where those are many,
+                                cells of a grid, their hull cut in two again and again
 """
 
 from __future__ import annotations
@@ -33,24 +34,27 @@ MOST_RUNS = MOST_CELLS // 2  # along a dimension, each with a gap behind it
 
 @dataclass(frozen=True, eq=False)
 class Scattered:
-    """True elements that are more than `MOST_BOXES` boxes.
+    """True elements that are no one box.
 
     Fields:
         flags: where they are.
+        around: the slices side by side that hold them, as one box.
     """
 
     flags: NDArray[np.bool_]
-
-    @cached_property
-    def hull(self) -> Region:
-        """All of them in one box."""
-        box = hull_of(self.flags)
-        return EMPTY if box is None else Region((box,))
+    around: Region
 
     @cached_property
     def boxes(self) -> Region:
-        """All of them in a few. Finding those takes as long as a small model's run."""
-        return _coarse(self.flags)
+        """All of them in at most `MOST_BOXES`: exactly if that many do, else with some more.
+
+        Finding those may take as long as a small model's run.
+        """
+        cells = self.flags.tobytes()
+        boxes = _banded(cells, self.flags.shape, 0, len(cells), cells.find(1))
+        if len(boxes) <= MOST_BOXES:
+            return Region(tuple([Box(sides) for sides in boxes]))
+        return _few_of_a_row(boxes) or _coarse(self.flags)
 
 
 def compared(old: NDArray[Any], new: NDArray[Any], rows: Rows | None = None) -> Region | Scattered:
@@ -65,19 +69,20 @@ def compared(old: NDArray[Any], new: NDArray[Any], rows: Rows | None = None) -> 
 
 
 def difference(old: NDArray[Any], new: NDArray[Any]) -> Region:
-    """The same as at most `MOST_BOXES` boxes: exactly if that many do, else with some more."""
-    found = compared(old, new)
-    return found.boxes if isinstance(found, Scattered) else found
+    """The same as at most `MOST_BOXES` boxes."""
+    return _boxes(compared(old, new))
 
 
 def boxes_of(flags: NDArray[np.bool_] | np.bool_) -> Region:
-    """True elements as at most `MOST_BOXES` boxes: exactly if that many do, else with some more."""
-    found = _found(flags, None)
+    """True elements as at most `MOST_BOXES` boxes."""
+    return _boxes(_found(flags, None))
+
+
+def _boxes(found: Region | Scattered) -> Region:
     return found.boxes if isinstance(found, Scattered) else found
 
 
 def _found(flags: NDArray[np.bool_] | np.bool_, rows: Rows | None) -> Region | Scattered:
-    """True elements as boxes, exactly, where few do."""
     cells, shape = flags.tobytes(), flags.shape
     at = cells.find(1)
     if at < 0:
@@ -85,12 +90,19 @@ def _found(flags: NDArray[np.bool_] | np.bool_, rows: Rows | None) -> Region | S
     stop = cells.rfind(1) + 1
     only = _known_row((at, stop, shape), rows) if cells.find(0, at, stop) < 0 else None
     only = only or _only_box(cells, shape, at)
-    if only is not None:
-        return only
-    boxes = _banded(cells, shape, 0, len(cells), at)
-    if len(boxes) <= MOST_BOXES:
-        return Region(tuple([Box(sides) for sides in boxes]))
-    return _few_of_a_row(boxes) or Scattered(np.asarray(flags))
+    return only or Scattered(np.asarray(flags), _slices(at, stop, shape, rows))
+
+
+def _slices(start: int, stop: int, shape: tuple[int, ...], rows: Rows | None) -> Region:
+    """Whole slices side by side that hold all from one element to another, and no more."""
+    step = 1
+    for size in reversed(shape):
+        if start // (step * size) == (stop - 1) // (step * size):
+            break
+        step *= size
+    row = _known_row((start - start % step, stop + -stop % step, shape), rows)
+    assert row is not None
+    return row
 
 
 def _known_row(key: Row, rows: Rows | None) -> Region | None:

@@ -243,7 +243,7 @@ class ArgumentReader:
         check: bool,
     ) -> tuple[dict[str, Region], dict[str, Scattered]]:
         """The parts of the inputs that differ from what they were `held` at, rounded up; and those
-        that are many, of which these are the hulls.
+        that are no one box, which are told here as slices around them.
         """
         found: dict[str, Region] = {}
         scattered: dict[str, Scattered] = {}
@@ -253,7 +253,7 @@ class ArgumentReader:
             if changed is None:
                 differ = compared(held[name], array, self._rows)
                 if isinstance(differ, Scattered):
-                    scattered[name], region = differ, differ.hull
+                    scattered[name], region = differ, differ.around
                 else:
                     region = differ
             else:
@@ -266,7 +266,7 @@ class ArgumentReader:
         return found, scattered
 
     def in_boxes(self, scattered: Mapping[str, Scattered]) -> dict[str, Region]:
-        """Parts that are many in few boxes, rounded up."""
+        """Parts that are no one box in a few, rounded up."""
         return {
             name: self._rounded(name, differ.boxes, differ.flags.shape)
             for name, differ in scattered.items()

@@ -392,7 +392,7 @@ class Runner:
         self, arrays: Mapping[str, Array], request: Request
     ) -> tuple[dict[str, Region], Mapping[str, Scattered]]:
         """What the arena does not hold yet: everything at first, then what changed; and what of it
-        is in many places, for whoever looks for more than to compute everything.
+        is no one box, for whoever looks for more than to compute everything.
         """
         standing = self.keeper.standing
         if not standing.is_fresh:
