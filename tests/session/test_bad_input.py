@@ -6,6 +6,7 @@ import copy
 import json
 import os
 import pickle
+import re
 import struct
 import warnings
 from collections.abc import Callable
@@ -505,6 +506,29 @@ def test_a_torn_trace_is_mended_and_a_damaged_one_named(tmp_path: Path) -> None:
     path.write_bytes(lines[0] + b"{}\n" + lines[1])
     with pytest.raises(TraceError, match="line 2"):
         GraphSession(graph, weights(), trace=path)
+
+
+KINDS: dict[str, tuple[dict[str, Any], type[TgbenchError], str]] = {
+    "trace": ({"trace": 5}, TraceError, "trace=5 is a int; pass a Trace or a path"),
+    "arena": ({"arena": 5}, GraphError, "arena=5 is a int; pass a tgbench.Arena"),
+    "path": ({"path": "fast"}, PlanError, "path='fast' is a str; pass what"),
+    "buckets": ({"buckets": 5}, GraphError, "buckets=5 is a int; pass a rounding by input"),
+    "weights": ({"weights": [np.zeros(3)]}, WeightsError, "weights are a list; pass"),
+    "device": ({"device": 0}, GraphError, "no device '0'; use 'cpu' or 'cuda:0'"),
+    "memory": ({"memory": {"gpu": "1MiB"}}, GraphError, "memory names 'gpu', where the graph"),
+}
+
+
+@pytest.mark.parametrize("case", KINDS)
+def test_an_argument_of_another_kind_is_named_with_what_to_pass(case: str) -> None:
+    arguments, error, message = KINDS[case]
+    with pytest.raises(error, match=re.escape(message)):
+        GraphSession(causal(ROWS), **{"weights": weights(), **arguments})
+
+
+def test_a_device_of_pytorch_is_taken() -> None:
+    session = GraphSession(causal(ROWS), weights(), device=torch.device("cpu"))
+    assert session.device == "cpu"
 
 
 # --- budgets --------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import zipfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -807,6 +808,58 @@ def test_an_attribute_that_nothing_reads_is_left_as_it_was() -> None:
     found = GraphSession(from_torch(module, (X,))).run({"x": X})["output"]
     assert module.last is before
     torch.testing.assert_close(found, X * 2)
+
+
+class Branching(torch.nn.Module):
+    """Branches inside of a branch, of several results and on flags of one dimension."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = torch.nn.Linear(3, 3), torch.nn.Linear(3, 3)
+
+    def inner(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.cond(x.max() > 1, lambda x: x * 2, lambda x: x.sin(), (x,))
+
+    def forward(self, x: torch.Tensor, flag: torch.Tensor) -> torch.Tensor:
+        y, z = torch.cond(
+            flag, lambda x: (self.a(x), x.sum()), lambda x: (self.b(x) - 1, x.max()), (x,)
+        )
+        return torch.cond(x.sum() > 0, self.inner, lambda y: y / 3, (y,)) + z
+
+
+def test_branches_on_values_are_computed_both_and_one_is_taken() -> None:
+    torch.manual_seed(0)
+    module, flags = Branching().eval(), (torch.tensor([True]), torch.tensor([False]))
+    program = torch.export.export(module, (X, flags[0]), strict=False)
+    before = program.graph_module.print_readable(print_output=False)
+    taken = set()
+    for imported in (from_torch(module, (X, flags[0])), from_torch(program)):
+        session = GraphSession(imported)
+        for step in range(12):
+            x, flag = torch.randn(2, 3) * (1 + step), flags[step % 2]
+            found = session.run({"x": x, "flag": flag})["output"]
+            torch.testing.assert_close(found, module(x, flag), atol=1e-5, rtol=1e-5)
+            taken.add((step % 2, bool(x.sum() > 0)))
+    assert len(taken) == 4
+    assert program.graph_module.print_readable(print_output=False) == before
+
+
+def test_a_loop_of_unknown_length_is_refused_with_the_mend() -> None:
+    def rounds(x: torch.Tensor) -> Any:
+        zero = torch.tensor(0)
+        return torch.while_loop(lambda i, x: i < 3, lambda i, x: (i + 1, x * 2), (zero, x))
+
+    with pytest.raises(UnsupportedOpError, match=r"while_loop .*write a loop of so many rounds"):
+        from_torch(Applied(rounds).eval(), (X,))
+
+
+def test_a_graph_is_sent_to_another_process() -> None:
+    """As `multiprocessing` and Dask send it: fused ops are found in the table there."""
+    torch.manual_seed(0)
+    module = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.GELU(), torch.nn.LayerNorm(4))
+    sent = pickle.loads(pickle.dumps(from_torch(module.eval(), (X,))))
+    assert {node.op for node in sent.graph.nodes} >= {"gelu", "linear"}
+    torch.testing.assert_close(GraphSession(sent).run(X)["output"], module(X))
 
 
 def test_modules_are_imported_by_several_threads() -> None:

@@ -154,6 +154,19 @@ def check_choice(
         raise error(f"{what}={given!r} is not known; use one of {', '.join(choices)}")
 
 
+def check_kind(
+    error: type[TgbenchError], what: str, given: Any, kinds: type | tuple[type, ...], mend: str
+) -> None:
+    """Raise an error that says what to pass unless one of some kinds is given, or None.
+
+    >>> check_kind(TgbenchError, "arena", 5, str, "pass a name")
+    Traceback (most recent call last):
+    tgbench.base.errors.TgbenchError: arena=5 is a int; pass a name
+    """
+    if given is not None and not isinstance(given, kinds):
+        raise error(f"{what}={shorten(given)} is a {type(given).__name__}; {mend}")
+
+
 def check_number(
     error: type[TgbenchError],
     what: str,

@@ -224,6 +224,10 @@ class OpDef:
     device: Callable[[Attrs, tuple[str, ...]], str] = field(default=same_device)
     in_less: Callable[..., Node] | None = None
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """By its name: what is copied or sent elsewhere is the entry of the table there."""
+        return _named, (self.name,)
+
     @property
     def brings(self) -> bool:
         """Whether its output may be on another device than its inputs."""
@@ -259,6 +263,10 @@ class ViewMap:
 
 LEAVES = ("input", "parameter", "constant", "state")
 OPS: dict[str, OpDef] = {}
+
+
+def _named(name: str) -> OpDef:
+    return OPS[name]
 
 
 def register(op: OpDef) -> OpDef:

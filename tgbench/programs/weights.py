@@ -65,7 +65,8 @@ def source_of(
         return FromArrays(weights or {}, device, as_they_lie)
     if isinstance(weights, Weights):
         return FromFile(weights, device, copied)
-    if isinstance(weights, (str, os.PathLike, Sequence)):
+    paths = weights if isinstance(weights, Sequence) else [weights]
+    if all(isinstance(path, (str, os.PathLike)) for path in paths):
         return FromFile(Weights(weights), device, copied)
     raise WeightsError(
         f"weights are a {type(weights).__name__}; pass a safetensors file, a checkpoint directory, "

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tgbench.base.errors import TraceError
+from tgbench.base.errors import TraceError, check_kind
 from tgbench.base.regions import Region
 from tgbench.base.words import counted, format_time, shorten
 from tgbench.graph.graph import Graph
@@ -57,6 +57,7 @@ class Trace:
     """
 
     def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
+        check_kind(TraceError, "trace", path, (str, os.PathLike), "pass a Trace or a path")
         self.path = None if path is None else Path(path)
         self._calls: list[LoggedCall] = []
         self.size_bytes = 0

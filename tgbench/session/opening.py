@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from glob import escape
 from typing import Any, Literal, TypeAlias
@@ -13,6 +13,7 @@ from tgbench.base.errors import (
     KernelError,
     WeightsError,
     check_choice,
+    check_kind,
 )
 from tgbench.base.safetensors import device_of
 from tgbench.base.switches import telling
@@ -112,7 +113,7 @@ class LoadedGraph:
         read = {**given.parameters, **own.parameters}
         unused = [escape(name) for name in read if name not in runs.parameters]
         limit = Budget.parse(packed_bytes).limit_bytes
-        _check_devices(scheduled, arena.device)
+        _check_devices(scheduled, arena.device, limits or {})
         pool = Pool.load(runs, scheduled, source, arena.device, [*ignored, *unused], limit, limits)
         for device, size in elsewhere_bytes(scheduled).items():
             pool.check_room(device, size)
@@ -134,6 +135,8 @@ class LoadedGraph:
 
     def reader(self, buckets: Mapping[str, Any] | BucketSpace | None) -> ArgumentReader:
         """Reads arguments of runs; `buckets` says how changes are rounded."""
+        mend = "pass a rounding by input: {'ids': 'pow2'}"
+        check_kind(GraphError, "buckets", buckets, (Mapping, BucketSpace), mend)
         space = buckets if isinstance(buckets, BucketSpace) else BucketSpace(buckets or {})
         runs = self.graph.inputs
         return ArgumentReader(
@@ -253,6 +256,7 @@ def held_in(graph: Graph, source: Source, weights_dtype: WeightsDtype | None) ->
 
 def arena_on(device: str, arena: Arena | None) -> Arena:
     """The arena that is given, or one for this session; raises GraphError for another device's."""
+    check_kind(GraphError, "arena", arena, Arena, "pass a tgbench.Arena")
     found = arena if arena is not None else Arena(device)
     if found.device != device:
         raise GraphError(
@@ -262,10 +266,17 @@ def arena_on(device: str, arena: Arena | None) -> Arena:
     return found
 
 
-def _check_devices(scheduled: ScheduledGraph, home: str) -> None:
+def _check_devices(scheduled: ScheduledGraph, home: str, limits: Iterable[str]) -> None:
     """Raise GraphError for copies to a device that is not there, or is the session's own, and to
-    more of them than offsets tell apart.
+    more of them than offsets tell apart; for memory of one where nothing is computed.
     """
+    for device in limits:
+        if device not in scheduled.devices:
+            there = ", ".join([home, *scheduled.devices])
+            raise GraphError(
+                f"memory names {device!r}, where the graph computes nothing: it is on {there}; "
+                "`tg.place` puts ops on other devices"
+            )
     if len(scheduled.devices) > MOST_DEVICES:
         raise GraphError(
             f"the graph is on {len(scheduled.devices)} devices beside the session's; use "

@@ -22,10 +22,11 @@ from types import NoneType
 from typing import Any, ClassVar, get_args
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from tgbench.base.collector import collect_dropped
-from tgbench.base.errors import ExactnessError, PlanError, check_choice, check_number
+from tgbench.base.errors import ExactnessError, PlanError, check_choice, check_kind, check_number
 from tgbench.base.files import is_there
 from tgbench.base.switches import telling
 from tgbench.base.words import shorten
@@ -68,7 +69,7 @@ class GraphSession(Facts):
             device has left, "auto:4GiB" for at most so much of it. Weights are apart:
             `estimate_memory()` shows both. By device, {"cpu": "1GiB", "cuda:0": "2GiB"}, where the
             graph computes on others (`tg.place`), which give what weights take as well.
-        device: "cpu" or "cuda:0".
+        device: "cpu" or "cuda:0", or what PyTorch calls so.
         plan: a plan file. If it exists it is used without planning; `save_plan` writes it.
         trace: a JSON Lines file that every run is appended to.
         buckets: how changed boxes of inputs and states are rounded, {"ids": "exact" | "pow2" |
@@ -127,7 +128,7 @@ class GraphSession(Facts):
         graph: Graph | Imported,
         weights: Any = None,
         memory: Sizes = None,
-        device: str = "cpu",
+        device: str | torch.device = "cpu",
         plan: str | Path | Plan | None = None,
         trace: str | Path | Trace | None = None,
         buckets: Mapping[str, Any] | BucketSpace | None = None,
@@ -154,6 +155,8 @@ class GraphSession(Facts):
         check_number(PlanError, "tolerance", tolerance)
         if not isinstance(plan, (Plan, str, Path, NoneType)):
             raise PlanError(f"plan={shorten(plan)} is no plan; pass a Plan or a path")
+        check_kind(PlanError, "path", path, PlanPath, "pass what session.paths()[3].chosen() gives")
+        device = str(device)
         memory, limits = by_device(
             memory, device
         )  # what is no size is said before weights are read

@@ -132,6 +132,10 @@ class Builder:
 
     def _run(self, node: fx.Node) -> None:
         """Enter the value of a call, and of those that are computed together with it."""
+        if isinstance(node.target, torch._ops.HigherOrderOperator):
+            self._count(node)
+            self.values[node] = self._refused(node, A_BLOCK)
+            return
         reads = [self.values[one] for one in node.all_input_nodes]
         varies = any(
             isinstance(value, (Node, ComplexNode, Foreign))
@@ -282,6 +286,11 @@ NUMBERS: dict[type, Any] = {torch.SymInt: 1, torch.SymFloat: 1.0, torch.SymBool:
 A_NUMBER = (
     "a number that depends on values (`item()`, how many are true): what a graph computes has "
     "fixed sizes and factors; keep it a tensor, or make it before and pass it as an input"
+)
+A_BLOCK = (
+    "a block of code that runs as often as values say, or that nobody may look into: what a graph "
+    "computes is fixed; write a loop of so many rounds in Python, which export unrolls, and "
+    "torch.where or torch.cond for what depends on values"
 )
 
 

@@ -24,6 +24,7 @@ from torch.utils import _pytree as pytree
 
 from tgbench.base.errors import ImporterError
 from tgbench.sources.torch.apart import write_apart
+from tgbench.sources.torch.branches import write_in_line
 from tgbench.sources.torch.program import NO_CACHE, TorchProgram, read
 from tgbench.sources.torch.table import RULES
 
@@ -209,6 +210,7 @@ def lowered(
     in the program itself, as far as that is easily seen to give the same.
     """
     tried: set[Any] = set()
+    write_in_line(exported.graph_module)
     if writes_over(exported):
         write_apart(exported.graph_module)
     must = bool(writes_over(exported))

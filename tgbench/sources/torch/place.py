@@ -13,6 +13,7 @@ _FRAME = re.compile(  # bounded, so that a trace that somebody wrote is read in 
     r'File "(?P<file>[^"\n]{1,4096})", line (?P<line>\d{1,9}), in (?P<function>[^\n]{1,500})\n'
     r"(?P<code>[^\n]*)"
 )
+_WRITTEN = "<eval_with_key>"  # by PyTorch, in no file
 _LIBRARY = ("/torch/nn/", "/torch/functional.py", "/torch/_", "/torch/utils/")
 LONGEST = 300  # characters of a line, in a graph
 _PROXY = re.compile(r"\b(?:_export_root|L__self__)\.?")
@@ -30,7 +31,8 @@ class SourceLine:
     @staticmethod
     def of(meta: Mapping[str, Any]) -> SourceLine:
         """Read off the metadata of an exported node."""
-        frames = _FRAME.findall(meta.get("stack_trace") or "")
+        found = _FRAME.findall(meta.get("stack_trace") or "")
+        frames = [frame for frame in found if not frame[0].startswith(_WRITTEN)]
         own = [frame for frame in frames if not any(part in frame[0] for part in _LIBRARY)]
         file, line, _, code = (own or frames or [("", "0", "", "")])[-1]
         return SourceLine(module_path(meta), file, int(line), code.strip())
