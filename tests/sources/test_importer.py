@@ -810,6 +810,62 @@ def test_an_attribute_that_nothing_reads_is_left_as_it_was() -> None:
     torch.testing.assert_close(found, X * 2)
 
 
+class Writing(torch.nn.Module):
+    """Writes rows into a table that is a plain attribute, and maybe a buffer of another name."""
+
+    def __init__(self, is_buffer: bool) -> None:
+        super().__init__()
+        self.__dict__["table"] = torch.arange(12.0).view(4, 3)
+        if is_buffer:
+            self.register_buffer("held", self.table, persistent=False)
+
+    def forward(self, x: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+        self.table.index_copy_(0, at, x)
+        self.table[1:3].mul_(0.5)
+        return self.table.cumsum(0)
+
+
+@pytest.mark.parametrize("is_buffer", [True, False])
+@pytest.mark.parametrize("is_program", [True, False])
+def test_an_attribute_that_is_written_is_one_state(is_buffer: bool, is_program: bool) -> None:
+    module, given = Writing(is_buffer).eval(), (torch.zeros(1, 3), torch.tensor([0]))
+    program = torch.export.export(module, given, strict=False)
+    before = list(program.graph_signature.input_specs), dict(program.constants)
+    imported = from_torch(program) if is_program else from_torch(module, given)
+    assert (program.graph_signature.input_specs, program.constants) == before
+    assert torch.equal(module.table, torch.arange(12.0).view(4, 3))
+    assert {name.split(".")[0] for name in imported.graph.states} == {
+        "held" if is_buffer else "table"
+    }
+    session = GraphSession(imported, making="always")
+    for step in range(6):
+        x, at = torch.randn(1, 3), torch.tensor([step % 4])
+        found = session.run({"x": x, "at": at})["output"]
+        torch.testing.assert_close(found, module(x, at))
+
+
+def test_a_static_cache_of_hugging_face_is_states() -> None:
+    llama = pytest.importorskip("transformers.models.llama")
+    executorch = pytest.importorskip("transformers.integrations.executorch")
+    torch.manual_seed(0)
+    config = llama.LlamaConfig(
+        vocab_size=50, hidden_size=16, intermediate_size=24, num_hidden_layers=2,
+        num_attention_heads=2, num_key_value_heads=1, max_position_embeddings=32,
+    )  # fmt: skip
+    model = llama.LlamaForCausalLM(config).eval()
+    model.generation_config.cache_implementation = "static"
+    module = executorch.TorchExportableModuleWithStaticCache(model, batch_size=1, max_cache_len=12)
+    first = {"input_ids": torch.zeros(1, 1, dtype=torch.long), "cache_position": torch.tensor([0])}
+    session = GraphSession(from_torch(module.eval(), kwargs=first))
+    ids = torch.randint(0, 50, (1, 12))
+    with torch.no_grad():
+        expected = model(ids, use_cache=False).logits
+    for t in range(12):
+        word = {"input_ids": ids[:, t : t + 1], "cache_position": torch.tensor([t])}
+        found = session.run(word)["output"]
+        torch.testing.assert_close(found[:, 0], expected[:, t], atol=1e-5, rtol=1e-5)
+
+
 class Branching(torch.nn.Module):
     """Branches inside of a branch, of several results and on flags of one dimension."""
 

@@ -33,6 +33,7 @@ from tgbench.sources.torch.build import Builder
 from tgbench.sources.torch.exporting import exported_program, lowered, written_from
 from tgbench.sources.torch.imported import Imported
 from tgbench.sources.torch.pt2 import read_pt2
+from tgbench.sources.torch.states import told_as_states
 from tgbench.sources.torch.support import Support
 from tgbench.sources.torch.table import RULES
 
@@ -142,14 +143,16 @@ def _exported(
 ) -> Iterator[ExportedProgram]:
     """The program of a module; or a given one, whose calls may be changed while this lasts."""
     if not isinstance(module, ExportedProgram):
-        yield exported_program(module, args, kwargs)
+        with told_as_states(exported_program(module, args, kwargs)) as program:
+            yield program
         return
     if len(args) or kwargs:
         raise ImporterError("an exported program has its inputs already; leave example_inputs out")
     theirs = module.graph_module.graph
     module.graph_module.graph = deepcopy(theirs)
     try:
-        yield module
+        with told_as_states(module):
+            yield module
     finally:
         module.graph_module.graph = theirs
 

@@ -225,7 +225,7 @@ class Tensors:
         is_weight = bool(value.numel()) and spec.kind is not InputKind.CONSTANT_TENSOR
         if not is_weight or (is_buffer and _is_table(spec, value)):
             return Leaf("constant", spec.target, value.detach())
-        name = self.first.setdefault(_bytes_of(value), spec.target)
+        name = self.first.setdefault(bytes_of(value), spec.target)
         return Leaf("parameter", name, value.detach())
 
     def _state(self, name: str, value: torch.Tensor) -> Leaf:
@@ -244,7 +244,8 @@ def _shares(other: Any, value: torch.Tensor) -> bool:
     return is_tensor and other.untyped_storage().data_ptr() == value.untyped_storage().data_ptr()
 
 
-def _bytes_of(value: torch.Tensor) -> tuple[Any, ...]:
+def bytes_of(value: torch.Tensor) -> tuple[Any, ...]:
+    """Tensors of the same elements in the same bytes have the same."""
     storage = value.untyped_storage().data_ptr()
     return storage, value.storage_offset(), tuple(value.shape), value.stride(), value.dtype
 
