@@ -50,6 +50,7 @@ RUNTIMES = {
     "bf16": "tgbench, bf16",
     "openvino-bf16": "OpenVINO, bf16",
 }
+FULL = list(RUNTIMES)[:5]  # those in float32
 MIB = 1 << 20
 SMALLEST_NS = 5e6  # of a run of PyTorch: models below are told together
 
@@ -80,7 +81,8 @@ class Files:
     @classmethod
     def link_of(cls, other: Any, name: str) -> str:
         """To a file of `elsewhere`."""
-        return cls.link(f"{ELSEWHERE}/{kind_of(other['machine'])}/{name}")
+        folder = f"{RESULTS.as_posix()}/{ELSEWHERE}/{kind_of(other['machine'])}"
+        return f"[{name}.json]({folder}/{name}.json)"
 
     @staticmethod
     def link(name: str, with_folder: bool = False) -> str:
@@ -135,11 +137,6 @@ def _decode(files: Files) -> str:
     both, small = _large(found), cases[SMALL, 1]
     model, used, tiny = both[0]["model"], found["versions"], small["summary"]["median_cpu_ms"]
     summaries = [case["summary"] for case in both]
-    elsewhere = [
-        f"The same on {_where(other, True)} ({files.link_of(other, 'decode')}); "
-        f"{_slower(_large(other), 'faster')}:\n\n{_tokens(_large(other))}"
-        for other in files.elsewhere("decode")
-    ]
     return "\n\n".join(
         (
             f"Gemma 3 270M, {model['tokens']} positions, one token at a time after a "
@@ -157,9 +154,34 @@ def _decode(files: Files) -> str:
             f"{_digits(tiny['tgbench'], 2)} ms against {_digits(tiny['dynamic'], 2)} ms of "
             "`transformers`.",
             _beside_others(files),
-            *elsewhere,
+            "The same on other machines, with two threads and with one: tgbench, and the quickest "
+            "of the others at that precision:",
+            _tokens_elsewhere(files),
         )
     )
+
+
+def _tokens_elsewhere(files: Files) -> str:
+    """Milliseconds a token on every other machine."""
+    ways = [(kind, threads) for kind in PRECISIONS for threads in (2, 1)]
+    rows = []
+    for other in files.elsewhere("decode"):
+        cases = {case["model"]["threads"]: case for case in _large(other)}
+        cells = (
+            _beside_best(cases[threads], kind) if threads in cases else "–"
+            for kind, threads in ways
+        )
+        rows.append([f"{_where(other, True)}, {files.link_of(other, 'decode')}", *cells])
+    return table(["", *(f"{kind}, {threads}" for kind, threads in ways)], rows)
+
+
+def _beside_best(case: Any, precision: str) -> str:
+    """Milliseconds a token, and those of the quickest of the others."""
+    systems = [name for name in SYSTEMS if name not in ("read", "tgbench")]
+    shown = {name: _token(case, name, precision) for name in systems}
+    known = {name: float(text) for name, text in shown.items() if text != "–"}
+    best = min(known, key=known.__getitem__)
+    return f"{_token(case, 'tgbench', precision)}, {SYSTEMS[best]} {known[best]:.1f}"
 
 
 def _large(found: Any) -> list[Any]:
@@ -242,11 +264,6 @@ def _forward(files: Files) -> str:
     found = files["forward"]
     cases = _undisturbed(found, found["cases"])
     worst = max(case["summary"]["largest_difference"]["tgbench"] for case in found["cases"])
-    elsewhere = [
-        f"On {_where(other, True)} ({files.link_of(other, 'forward')}):\n\n"
-        f"{_forwards(_undisturbed(other, other['cases']))}"
-        for other in files.elsewhere("forward")
-    ]
     return "\n\n".join(
         (
             f"Everything computed, ms; {_where(found, True)}, one interleaved run a model and "
@@ -254,9 +271,30 @@ def _forward(files: Files) -> str:
             f"`make bench-forward`). {_clocks(cases)}",
             _forwards(cases),
             f"Outputs differ from PyTorch's by {_power(worst)} of the largest at most.",
-            *elsewhere,
+            "The same on other machines, tgbench ÷ the best of the others in float32:",
+            _forwards_elsewhere(files),
         )
     )
+
+
+def _forwards_elsewhere(files: Files) -> str:
+    ways = [(model, threads) for model in FORWARD for threads in (2, 1)]
+    rows = []
+    for other in files.elsewhere("forward"):
+        found = {
+            (case["model"], case["threads"]): case["summary"]
+            for case in _undisturbed(other, other["cases"])
+        }
+        cells = (f"{_over_best(found[way]):.2f} ×" if way in found else "–" for way in ways)
+        rows.append([f"{_where(other, True)}, {files.link_of(other, 'forward')}", *cells])
+    shown = (f"{FORWARD[model].split(' of ')[0]}, {_threads(threads)}" for model, threads in ways)
+    return table(["", *shown], rows)
+
+
+def _over_best(summary: Any) -> float:
+    """Times what the quickest of the others takes in float32."""
+    times = summary["median_cpu_ms" if summary["clock"] == "cpu" else "median_ms"]
+    return float(times["tgbench"] / min(times[name] for name in FULL[1:] if name in times))
 
 
 def _forwards(cases: Sequence[Any]) -> str:
@@ -264,14 +302,13 @@ def _forwards(cases: Sequence[Any]) -> str:
         case["summary"]["median_cpu_ms" if case["summary"]["clock"] == "cpu" else "median_ms"]
         for case in cases
     ]
-    full, less = list(RUNTIMES)[:5], list(RUNTIMES)[5:]
-    names = full + [name for name in less if any(name in times for times in clocked)]
+    less = list(RUNTIMES)[5:]
+    names = FULL + [name for name in less if any(name in times for times in clocked)]
     rows = []
     for case, times in zip(cases, clocked, strict=True):
         cells = [f"{times[name]:.1f}" if name in times else "–" for name in names]
-        best = min(times[name] for name in full[1:] if name in times)
         words = f"{FORWARD[case['model']]}, {_threads(case['threads'])}"
-        over = f"{times['tgbench'] / best:.2f} ×"
+        over = f"{_over_best(case['summary']):.2f} ×"
         rows.append([words, f"**{cells[0]}**", *cells[1:5], over, *cells[5:]])
     labels = [RUNTIMES[name] for name in names]
     return table(["", *labels[:5], "tgbench ÷ best", *labels[5:]], rows)
