@@ -13,7 +13,8 @@ from tgbench import ops
 from tgbench.base.regions import Box, Region
 from tgbench.graph.graph import GraphBuilder, Node
 from tgbench.memory.storage import ScheduledGraph
-from tgbench.plans.following import Reach
+from tgbench.plans.following import Reach, in_between
+from tgbench.runs.buckets import Bucket
 from tgbench.runs.rules import Rules
 
 
@@ -53,6 +54,19 @@ def test_shares_are_of_operations() -> None:
     assert reach.share([("x", rows(3, 5))]) == (2 + 1) / (8 + 4)
     assert reach.share([("x", rows(6, 8))]) == 2 / 12
     assert reach.share([("other", Region.full((8,)))]) == 0
+
+
+def test_what_a_state_becomes_reaches_what_reads_it() -> None:
+    g = GraphBuilder()
+    x, kept = g.input("x", (2, 4)), g.state("kept", (8, 4))
+    g.update(kept, x, at=0, axis=0)
+    g.output("y", kept @ g.parameter("w", (4, 4)))
+    graph = g.build()
+    demand = Bucket.of({}, {"y": Region.full((8, 4))}).demand
+    written = Bucket.of({"kept": rows(0, 2)}, {})
+    assert in_between(written, graph) == [("kept", rows(1, 3))]
+    reach = Reach(demand, ScheduledGraph.of(graph), Rules())
+    assert reach.share(in_between(written, graph)) == 2 / 8
 
 
 def rows(start: int, stop: int) -> Region:

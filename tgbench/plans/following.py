@@ -43,7 +43,7 @@ class Reach:
         self, demand: Sequence[tuple[str, Region]], scheduled: ScheduledGraph, rules: Rules
     ) -> None:
         self._demand, self._scheduled = demand, scheduled
-        self._inputs = scheduled.graph.inputs
+        self._leaves = {**scheduled.graph.inputs, **scheduled.graph.states}
         self._propagator = scheduled.propagator(rules, scheduled.stored)
         outputs = scheduled.graph.outputs
         self.in_full = self._propagator.step({}, {}, {outputs[name]: one for name, one in demand})
@@ -54,7 +54,7 @@ class Reach:
 
     def operations(self, changed: Iterable[tuple[str, Region]]) -> int:
         """How many operations that is."""
-        given = {self._inputs[name]: region for name, region in changed}
+        given = {self._leaves[name]: region for name, region in changed}
         dirty = self._propagator.forward(given)
         return sum(
             node.call.op.flops(node.call, box)
@@ -104,9 +104,9 @@ def in_between(bucket: Bucket, graph: Graph) -> list[tuple[str, Region]]:
     >>> in_between(corner, g.build())
     [('x', {[0:3, 1:3]})]
     """
-    found = []
+    found, leaves = [], {**graph.inputs, **graph.states}
     for name, region in bucket.changed:
-        hull, shape = region.hull(), graph.inputs[name].shape
+        hull, shape = region.hull(), leaves[name].shape
         extents = [value_of(extent) for extent in hull.extents]
         starts = [(size - extent) // 4 for size, extent in zip(shape, extents, strict=True)]
         sides = zip(starts, extents, strict=True)

@@ -121,7 +121,9 @@ def _rung(model: Model, kept: NDArray[np.bool_]) -> NDArray[np.int64]:
     nodes = np.flatnonzero(kept)
     now_ns = float(model.score(_throughout(model, kept[None])).time_ns[0])
     alone = np.maximum(_without(model, kept, nodes[:, None]) - now_ns, 0.0)
-    order = np.argsort(alone / model.tables.kept_bytes[nodes], kind="stable")
+    sizes = model.tables.kept_bytes[nodes]
+    lost = np.divide(alone, sizes, out=np.full_like(alone, np.inf), where=sizes > 0)
+    order = np.argsort(lost, kind="stable")
     counts = [1 << i for i in range(len(nodes).bit_length())]
     together = _without(model, kept, [nodes[order[:count]] for count in counts]) - now_ns
     summed = np.cumsum(alone[order])[np.array(counts) - 1]
