@@ -23,6 +23,7 @@ from tgbench.kernels.registry import KERNELS
 blocks = pytest.importorskip("tgbench.kernels.numba.blocks", reason="numba is not installed")
 windows = pytest.importorskip("tgbench.kernels.numba.windows")
 attending = pytest.importorskip("tgbench.kernels.numba.attending")
+recurring = pytest.importorskip("tgbench.kernels.numba.steps")
 
 Floats = NDArray[np.float32]
 FUNCTIONS = {
@@ -445,3 +446,73 @@ def test_a_row_that_nothing_is_open_to_is_none() -> None:
     found = case.compute()[0, 0]
     assert np.isnan(found[4]).all()
     assert np.isfinite(np.delete(found, 4, 0)).all()
+
+
+# --- recurrent steps -----------------------------------------------------------------------------
+
+CELLS = {"lstm": (4, 2), "gru": (3, 1), "rnn": (1, 1)}  # gates and states of a unit
+LAYERS = {"lstm": torch.nn.LSTM, "gru": torch.nn.GRU, "rnn": torch.nn.RNN}
+
+
+def layer_of(cell: str, units: int, activation: str = "tanh") -> torch.nn.Module:
+    torch.manual_seed(0)
+    more = {"nonlinearity": activation} if cell == "rnn" else {}
+    layer = LAYERS[cell](7, units, batch_first=True, **more).eval()
+    with torch.no_grad():
+        for weight in layer.parameters():
+            weight.mul_(0.5)
+    return layer
+
+
+@pytest.mark.parametrize("samples", [1, 5, 6, 13, 32])
+@pytest.mark.parametrize(
+    ("cell", "activation"), [("lstm", "tanh"), ("gru", "tanh"), ("rnn", "tanh"), ("rnn", "relu")]
+)
+def test_recurrent_steps_by_panels(
+    cell: str, activation: str, samples: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside PyTorch, whole and from a changed step on."""
+    (quick,) = (kernel for kernel in KERNELS[cell] if kernel.name == f"{cell}_panels")
+    monkeypatch.setitem(KERNELS, cell, [quick])
+    layer = layer_of(cell, blocks.PANEL, activation)
+    x = torch.randn(samples, 9, 7)
+    session = tg.GraphSession(tg.from_torch(layer, (x,)), calibrate=False, making="always")
+    for step in (0, 4, 8, 0):
+        x[samples // 2, step] = torch.randn(7)
+        found = next(iter(session.run(x).values()))
+        torch.testing.assert_close(found, layer(x)[0], atol=1e-6, rtol=1e-5)
+    made = {one.kernel for _, _, program in session.programs for one in program.instructions}
+    assert f"{cell}_panels" in made
+
+
+@pytest.mark.parametrize("samples", [1, 5, 6, 13])
+@pytest.mark.parametrize("cell", CELLS)
+def test_recurrent_steps_write_nothing_else(cell: str, samples: int) -> None:
+    """Steps and samples lie apart, poison in between; whole numbers, whose sums are exact."""
+    gates, states = CELLS[cell]
+    steps, n, rng = 3, blocks.PANEL, np.random.default_rng(0)
+    x = apart(whole_numbers(rng, 1, steps, samples, gates * n), 5)[0]
+    y = apart(np.full((1, steps, samples, states * n), np.nan, np.float32), 5)[0]
+    w, bias = whole_numbers(rng, gates * n, n) / 8, whole_numbers(rng, gates * n)
+    state, room = np.zeros((samples, states * n), np.float32), recurring.room_of(samples)
+    made = np.full(samples * gates * n + 16, POISON)
+    words = np.full(room + 16, -7, np.int64)
+    more = [windows.ACTIVATIONS["relu"]] if cell == "rnn" else []
+    getattr(recurring, f"{cell}_by_panels")(
+        flat(x), x.strides[0] // 4, x.strides[1] // 4, blocks.laid_out(w), bias, flat(state),
+        states * n, flat(y), y.strides[0] // 4, y.strides[1] // 4, made[:-16], words[:room],
+        steps, samples, n, blocks.address_of_blocks(), *more,
+    )  # fmt: skip
+    assert (made[-16:] == POISON).all()
+    assert (words[room:] == -7).all()
+    assert np.isfinite(y).all()
+    alone = np.full_like(np.array(y), np.nan)
+    getattr(recurring, cell)(
+        flat(x), x.strides[0] // 4, x.strides[1] // 4, flat(w), n, bias, flat(state), states * n,
+        flat(alone), alone.strides[0] // 4, alone.strides[1] // 4, made[:-16], steps, samples, n,
+        *more,
+    )  # fmt: skip
+    np.testing.assert_allclose(y, alone, rtol=1e-5, atol=1e-6)
+    around = np.array(y.base)
+    around.reshape(2, steps + 5, samples + 5, -1)[0, :steps, :samples, : states * n] = POISON
+    assert (around == POISON).all()

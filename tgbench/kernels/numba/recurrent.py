@@ -1,16 +1,17 @@
 """The kernels of recurrent steps: all steps of an op are one call, and may be in a chain.
 
 PyTorch's own layers take 5 to 190 µs a step, and those of oneDNN lay all weights out anew at every
-call: 7 ms for 512 units, however few steps there are. Here weights are read as they lie.
+call: 7 ms for 512 units, however few steps there are. Here weights are read as they lie, or, for
+many samples, as panels that were laid out before.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from tgbench.base.coords import same, value_of
-from tgbench.graph.ops.recurrent import CELLS, GATES
+from tgbench.graph.ops.recurrent import CELLS, GATES, WEIGHT
+from tgbench.kernels.numba.panels import FLOPS_PER_NS, laid_out
 from tgbench.kernels.numba.rows import (
     CALL_NS,
     DOTS,
@@ -21,11 +22,11 @@ from tgbench.kernels.numba.rows import (
     loops,
     span,
 )
-from tgbench.kernels.registry import Scratch, Site, View, once_a_site
+from tgbench.kernels.registry import Prepared, Scratch, Site, View, once_a_site
 from tgbench.kernels.views import Bound, inputs, is_complete, is_flat, merged
 
 try:
-    from tgbench.kernels.numba import steps
+    from tgbench.kernels.numba import blocks, steps
 except ImportError:
     steps = None  # type: ignore[assignment]
 
@@ -54,15 +55,53 @@ def _scratch(site: Site) -> tuple[Scratch, ...]:
 def _bind(site: Site, scratch: tuple[View, ...]) -> Bound:
     gates, weight, bias, state = inputs(site)
     rows, samples, _ = gates.shape
-    more: list[Any] = []
-    if "activation" in site.call.attrs:
-        more.append(loops.ACTIVATIONS[site.call.attrs["activation"]])
     arguments = (
         span(gates), *gates.strides[:2], span(weight), weight.strides[0], span(bias), span(state),
         state.strides[1], span(site.out), *site.out.strides[:2], span(scratch[0]), rows, samples,
-        weight.shape[1], *more,
+        weight.shape[1], *_activation(site),
     )  # fmt: skip
     return compiled(getattr(steps, site.call.op.name), arguments)
+
+
+# --- by panels -----------------------------------------------------------------------------------
+
+STEP_NS = 200.0  # of a step, in which panels begin and end
+
+
+@once_a_site
+def _in_panels(site: Site) -> tuple[View, ...] | None:
+    """Operands, where panels have no columns but the weights' own."""
+    found = _taken(site)
+    width = int(site.call.in_shapes[WEIGHT][0])
+    return found if found is not None and blocks.sums_for(width) == width else None
+
+
+def _cost_by_panels(site: Site) -> float:
+    gates, weight, *_ = inputs(site)
+    each = value_of(weight.shape[1]) * 2 / FLOPS_PER_NS + GATE_NS
+    return CALL_NS + value_of(gates.shape[0]) * STEP_NS + gates.elements * each
+
+
+def _scratch_by_panels(site: Site) -> tuple[Scratch, ...]:
+    samples = int(site.call.in_shapes[GATES][1])
+    return (*_scratch(site), ((steps.room_of(samples),), "int64"))
+
+
+def _bind_by_panels(site: Site, scratch: tuple[View, ...]) -> Bound:
+    gates, weight, bias, state = inputs(site)
+    rows, samples, _ = gates.shape
+    arguments = (
+        span(gates), *gates.strides[:2], Prepared(weight, laid_out), span(bias), span(state),
+        state.strides[1], span(site.out), *site.out.strides[:2], *map(span, scratch), rows, samples,
+        weight.shape[1], blocks.address_of_blocks(), *_activation(site),
+    )  # fmt: skip
+    return compiled(getattr(steps, f"{site.call.op.name}_by_panels"), arguments)
+
+
+def _activation(site: Site) -> list[int]:
+    """The code of a plain cell's; nothing of others."""
+    name = site.call.attrs.get("activation")
+    return [] if name is None else [loops.ACTIVATIONS[name]]
 
 
 # --- linear recurrences --------------------------------------------------------------------------
@@ -112,4 +151,8 @@ def _bind_scan(site: Site, scratch: tuple[View, ...]) -> Bound:
 
 for _name in CELLS:
     add_kernel(f"{_name}_numba", _name, _taken, _cost, _bind, scratch=_scratch)
+    add_kernel(
+        f"{_name}_panels", _name, _in_panels, _cost_by_panels, _bind_by_panels,
+        scratch=_scratch_by_panels, prepares=(WEIGHT,), layout="panels",
+    )  # fmt: skip
 add_kernel("linear_recurrence_numba", "linear_recurrence", _scanned, _scan_cost, _bind_scan)
