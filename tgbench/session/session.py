@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from tgbench.base.collector import collect_dropped
+from tgbench.base.collector import collect_dropped, lasting
 from tgbench.base.errors import ExactnessError, PlanError, check_choice, check_kind, check_number
 from tgbench.base.files import is_there
 from tgbench.base.switches import telling
@@ -169,11 +169,12 @@ class GraphSession(Facts):
         found = plan if isinstance(plan, Plan) else None
         self.path = path if path is not None or found is None else found.path
         self.tolerance = tolerance
-        ground = LoadedGraph.of(
-            graph, weights, self.arena, ignore_weights, packed_bytes,
-            exact=exact is not None, weights_dtype=weights_dtype, arithmetic=arithmetic,
-            weights_copy=weights_copy, way=self._along, limits=limits,
-        )  # fmt: skip
+        with lasting():  # code that is loaded with the first weights as well
+            ground = LoadedGraph.of(
+                graph, weights, self.arena, ignore_weights, packed_bytes,
+                exact=exact is not None, weights_dtype=weights_dtype, arithmetic=arithmetic,
+                weights_copy=weights_copy, way=self._along, limits=limits,
+            )  # fmt: skip
         budget_bytes = parsed(memory, ground.graph, self.arena, ground.pool)
         self._known = partial(
             Knowledge.of, records=records, progress=progress, exact=exact is not None,
