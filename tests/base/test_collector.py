@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator
+from contextlib import contextmanager
 
+import numpy as np
 import pytest
 from interrupts.injecting import Injector, Point, places
 
+import tgbench as tg
 from tgbench.base import collector
 from tgbench.base.collector import FEW, collect_dropped, lasting
+from tgbench.session import running
 
 
 @pytest.fixture(autouse=True)
@@ -77,3 +81,23 @@ def test_a_session_that_is_made_looks_for_dropped_ones() -> None:
     collector._Unseen.made, collector._Unseen.all = 3, 10
     collect_dropped()
     assert (collector._Unseen.made, collector._Unseen.all) == (0, 0)
+
+
+def test_no_later_run_looks_at_what_was_made_for_the_first_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    runs: list[int] = []
+
+    @contextmanager
+    def told() -> Iterator[None]:
+        with lasting():
+            yield
+        runs.append(session.counters.runs)
+
+    monkeypatch.setattr(running, "lasting", told)
+    g = tg.GraphBuilder()
+    g.output("y", tg.ops.tanh(g.input("x", (8, 8)) @ g.parameter("w", (8, 8))))
+    session = tg.GraphSession(g.build(), {"w": np.eye(8, dtype=np.float32)}, calibrate=False)
+    for i in range(3):
+        session.run(np.full((8, 8), i, np.float32))
+    assert runs == [1]
