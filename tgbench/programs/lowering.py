@@ -42,7 +42,7 @@ from tgbench.memory.storage import ScheduledGraph
 from tgbench.programs.choices import BoundKernel, Choices, KnownBindings, Option, moving_sizes
 from tgbench.programs.folding import Calls, Folder, joined
 from tgbench.programs.held import Held, State, Written
-from tgbench.programs.program import Instruction
+from tgbench.programs.program import FILL, Instruction
 from tgbench.programs.sites import (
     Addresser,
     canonical,
@@ -310,7 +310,7 @@ class Lowerer:
         """A call that puts there what is known of a node."""
         fact = node.call.fact
         value = fact.value if fact is not None and fact.value is not None else 0.0
-        return Instruction(node, box, "fill", fill_, (view, value))
+        return Instruction(node, box, FILL, fill_, (view, value))
 
     def _site(self, node: Node, box: Box, addresser: Addresser) -> Site:
         prepares = node.call not in self.rules.unpacked

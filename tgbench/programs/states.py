@@ -415,7 +415,10 @@ class States:
             ) -> bool:
                 origin = places(start)
                 here, boxes = tuple([at(form, origin) for form in first]), counted.at(origin)
-                return all(a < b for box in boxes for a, b in box) and all(
+                if not all(a < b for box in boxes for a, b in box):
+                    return False
+                boxes = Region.of(*boxes)  # elsewhere they may meet
+                return all(
                     begins == here and region.contains(boxes)
                     for (_, begins), region in held.items()
                 )

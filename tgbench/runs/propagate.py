@@ -120,6 +120,11 @@ class ValueFate(NamedTuple):
         return left
 
     @property
+    def without_the_rest(self) -> ValueFate:
+        """The same where nothing stays but what is computed."""
+        return self._replace(steps=tuple([(False, computed) for _, computed in self.steps]))
+
+    @property
     def regions(self) -> tuple[Region, ...]:
         """All that it is made of."""
         return self.dirty, *(computed for _, computed in self.steps)

@@ -32,7 +32,7 @@ from tgbench.plans.decisions import Decisions
 from tgbench.programs.held import State
 from tgbench.programs.places import Saved, Spared
 from tgbench.programs.pool import Pool
-from tgbench.programs.program import Program
+from tgbench.programs.program import FILL, Program
 from tgbench.programs.sites import place_of
 from tgbench.programs.specialiser import Specialiser
 from tgbench.programs.states import Alike, Coords, States, ValidityPattern
@@ -548,9 +548,12 @@ class Memory:
 
     def _fates(self, program: Program, kind: BucketClass) -> Fates:
         dirty, numbers = self.dirty_in(kind), dict[ValueFate, int]()
+        filled = {made.node for made in program.instructions if made.kernel == FILL}
         which = []
         for node in self.kept:
             fate = self.propagator.fate(node, dirty.get(node, EMPTY), program.steps)
+            if node in filled:  # over what it counted on: something may have been there besides
+                fate = fate.without_the_rest
             which.append(numbers.setdefault(fate, len(numbers)))
         return tuple(numbers), tuple(which)
 
