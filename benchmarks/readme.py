@@ -127,6 +127,11 @@ def _clocks(cases: Sequence[Any]) -> str:
     return "Two threads by the wall's clock, one by the processor's:"
 
 
+def _clocked(summary: Any) -> Any:
+    """Milliseconds of each system, by the clock that counts."""
+    return summary["median_cpu_ms" if summary["clock"] == "cpu" else "median_ms"]
+
+
 def _threads(count: int) -> str:
     return f"{count} thread{'s' * (count > 1)}"
 
@@ -149,7 +154,7 @@ def _decode(files: Files) -> str:
             f"In float32 logits differ from PyTorch's by {_power(_worst(summaries, ['tgbench']))} "
             f"of the largest at most, and {_choices(summaries)}; with weights rounded to bf16 by "
             f"{_power(_worst(summaries, ['bf16']))}, to int8 by "
-            f"{_power(_worst(summaries, ['int8']))}. {_slower(both, 'Faster')}. With 2 layers of "
+            f"{_power(_worst(summaries, ['int8']))}. {_slower(both)}. With 2 layers of "
             "width 64, where Python is all there is, a token takes "
             f"{_digits(tiny['tgbench'], 2)} ms against {_digits(tiny['dynamic'], 2)} ms of "
             "`transformers`.",
@@ -225,7 +230,7 @@ def _beside_others(files: Files) -> str:
 def _token(case: Any, name: str, precision: str) -> str:
     """Milliseconds a token; a dash for what a system does not have."""
     summary = case["summary"]
-    times = summary["median_cpu_ms" if summary["clock"] == "cpu" else "median_ms"]
+    times = _clocked(summary)
     if name == "read":
         return f"{times['read'] * PRECISIONS[precision]:.1f}"
     if precision == "fp32" and name in times:
@@ -245,7 +250,7 @@ def _versions(case: Any) -> str:
     return ", ".join(shown.values())
 
 
-def _slower(cases: Sequence[Any], first: str) -> str:
+def _slower(cases: Sequence[Any]) -> str:
     """Who was faster at the same precision, in the middle of the repetitions."""
     shown = []
     for case in cases:
@@ -257,7 +262,7 @@ def _slower(cases: Sequence[Any], first: str) -> str:
         ]
         words = _threads(case["model"]["threads"])
         shown.append(f"with {words} {_and(faster) if faster else 'nobody'}")
-    return f"{first} than tgbench at equal precision: {'; '.join(shown)}"
+    return f"Faster than tgbench at equal precision: {'; '.join(shown)}"
 
 
 def _forward(files: Files) -> str:
@@ -293,15 +298,12 @@ def _forwards_elsewhere(files: Files) -> str:
 
 def _over_best(summary: Any) -> float:
     """Times what the quickest of the others takes in float32."""
-    times = summary["median_cpu_ms" if summary["clock"] == "cpu" else "median_ms"]
+    times = _clocked(summary)
     return float(times["tgbench"] / min(times[name] for name in FULL[1:] if name in times))
 
 
 def _forwards(cases: Sequence[Any]) -> str:
-    clocked = [
-        case["summary"]["median_cpu_ms" if case["summary"]["clock"] == "cpu" else "median_ms"]
-        for case in cases
-    ]
+    clocked = [_clocked(case["summary"]) for case in cases]
     less = list(RUNTIMES)[5:]
     names = FULL + [name for name in less if any(name in times for times in clocked)]
     rows = []

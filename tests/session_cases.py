@@ -7,7 +7,7 @@ small_sessions   random graphs with their values, and the budgets that are worth
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -112,6 +112,18 @@ def held_array(memory: Memory, node: Node, held: Held) -> list[tuple[Any, Array]
     return [(box, place[_within(box, held.start)]) for box in held.valid]
 
 
+def held_beside(
+    session: GraphSession, leaves: Mapping[str, Array]
+) -> Iterator[tuple[Node, Any, Array, Array]]:
+    """The valid boxes of every node, with what the arena has there, and what it should have."""
+    held, graph = held_values(session.keeper), session.scheduled.graph
+    used = {n: a for n, a in leaves.items() if any(n in group for group in _leaves(graph))}
+    right = evaluate(graph, used, nodes=[node.name for node in held])
+    for node, what in held.items():
+        for box, found in held_array(session.memory, node, what):
+            yield node, box, found, right[node.name][box.slices()]
+
+
 def _flat(memory: Memory, node: Node) -> torch.Tensor:
     slot, device = memory.placement.slots[node], node.type.device
     flat = memory.buffers[OnDevice(device) if device else ARENA, node.dtype]
@@ -170,17 +182,12 @@ class CheckedSession:
 
     def _check_validity(self, leaves: Mapping[str, Array]) -> None:
         """What is called valid holds the value for these inputs, asked for or not."""
-        held = held_values(self.session.keeper)
-        graph = self.session.scheduled.graph
-        used = {n: a for n, a in leaves.items() if any(n in group for group in _leaves(graph))}
-        right = evaluate(graph, used, nodes=[node.name for node in held])
-        for node, what in held.items():
-            for box, found in held_array(self.session.memory, node, what):
-                if not np.array_equal(found, right[node.name][box.slices()]):
-                    raise Wrong(
-                        f"{node!r} is held to be valid at {box}, holding\n{found}\n"
-                        f"and should hold\n{right[node.name][box.slices()]}"
-                    )
+        for node, box, found, right in held_beside(self.session, leaves):
+            if not np.array_equal(found, right):
+                raise Wrong(
+                    f"{node!r} is held to be valid at {box}, holding\n{found}\n"
+                    f"and should hold\n{right}"
+                )
 
     def _advance(self, leaves: Mapping[str, Array]) -> None:
         self.states |= self.states_after(leaves)

@@ -90,7 +90,7 @@ DECODER = {
 }
 
 
-def _seeded(make: Callable[[], nn.Module]) -> nn.Module:
+def seeded(make: Callable[[], nn.Module]) -> nn.Module:
     torch.manual_seed(0)
     module = make().eval()
     with torch.no_grad():  # norms start at 1 and biases at 0, where mistakes would not show
@@ -117,7 +117,7 @@ def _decoder(kind: str, attention: str, **overrides: Any) -> Model:
     made = getattr(transformers, f"{kind.removesuffix('Text')}ForCausalLM")
     last = {"logits": np.s_[:, 13]}
     return Model(
-        _seeded(lambda: made(config)),
+        seeded(lambda: made(config)),
         (_ids(),),
         one_token,
         {"use_cache": False},
@@ -138,7 +138,7 @@ def _bert(**overrides: Any) -> Model:
         num_attention_heads=4, max_position_embeddings=32, **overrides,
     )  # fmt: skip
     return Model(
-        _seeded(lambda: transformers.BertModel(config)),
+        seeded(lambda: transformers.BertModel(config)),
         (_ids(12, 2),),
         one_token,
         wants=({"last_hidden_state": np.s_[:, 3]},),
@@ -168,7 +168,7 @@ def _vision(name: str, config: str, size: int, **options: Any) -> Model:
     import transformers
 
     made = getattr(transformers, config)(**options)
-    return Model(_seeded(lambda: getattr(transformers, name)(made)), (_image(3, size),), one_patch)
+    return Model(seeded(lambda: getattr(transformers, name)(made)), (_image(3, size),), one_patch)
 
 
 def resnet(layer_type: str = "basic", width: int = 8) -> Model:
@@ -306,18 +306,18 @@ class Unrolled(nn.Module):
 
 
 def _pixels(module: Callable[[], nn.Module], channels: int, size: int) -> Model:
-    return Model(_seeded(module), (_image(channels, size),), one_patch)
+    return Model(seeded(module), (_image(channels, size),), one_patch)
 
 
 def _recurrent(kind: str) -> Model:
     x = torch.randn(1, 4, 6, generator=torch.Generator().manual_seed(3))
     wants = ({"deep": np.s_[:, 3]},)
-    return Model(_seeded(lambda: Unrolled(kind)), (x,), one_step, wants=wants)
+    return Model(seeded(lambda: Unrolled(kind)), (x,), one_step, wants=wants)
 
 
 def _tcn() -> Model:
     x = torch.randn(1, 8, 48, generator=torch.Generator().manual_seed(4))
-    return Model(_seeded(Tcn), (x,), one_sample, wants=({"output": np.s_[..., -1:]},))
+    return Model(seeded(Tcn), (x,), one_sample, wants=({"output": np.s_[..., -1:]},))
 
 
 ZOO: dict[str, Callable[[], Model]] = {

@@ -28,7 +28,7 @@ from tgbench.runs.buckets import (
     Extents,
     region_of_index,
 )
-from tgbench.runs.difference import MOST_BOXES, Scattered, boxes_of, compared, difference, hull_of
+from tgbench.runs.difference import MOST_BOXES, Scattered, compared, difference, hull_of
 from tgbench.runs.raster import as_one, onwards
 
 Mask = NDArray[np.bool_]
@@ -60,6 +60,11 @@ def masks(draw: st.DrawFn, shape: tuple[int, ...] | None = None) -> Mask:
         seed = draw(st.integers(0, 2**32 - 1))
         mask ^= np.random.default_rng(seed).random(shape) < draw(st.sampled_from([0.1, 0.5, 0.9]))
     return mask
+
+
+def boxes_of(mask: Mask | np.bool_) -> Region:
+    """Where flags are true: where they differ from none."""
+    return difference(np.zeros_like(mask), np.asarray(mask))
 
 
 # --- what differs -------------------------------------------------------------------------------

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 from fuzz.choosing import serve_any
-from session_cases import held_array, held_values
+from session_cases import held_beside
 from torch import Tensor, nn
+from zoo import seeded
 
 import tgbench as tg
-from tgbench.graph.reference import evaluate
 
 KINDS = ("one", "one", "box", "row", "tail", "scatter")
 BATCH, TIME, DEPTH, RUNS = 3, 6, 8, 40
@@ -34,14 +34,8 @@ class Mixture(nn.Module):
         return x + (y * share[..., None]).sum(2)
 
 
-def mixture() -> tuple[Mixture, Tensor]:
-    torch.manual_seed(0)
-    module = Mixture().eval()
-    with torch.no_grad():
-        for parameter in module.parameters():
-            if parameter.dim() < 2:
-                parameter.add_(torch.randn_like(parameter) * 0.1)
-    return module, torch.randn(BATCH, TIME, DEPTH)
+def mixture() -> tuple[nn.Module, Tensor]:
+    return seeded(Mixture), torch.randn(BATCH, TIME, DEPTH)
 
 
 def part(size: int, random: np.random.Generator) -> slice:
@@ -78,12 +72,8 @@ def wanted(shape: tuple[int, ...], random: np.random.Generator) -> Any:
 
 def check_held(session: tg.GraphSession, leaves: Mapping[str, Any]) -> None:
     """What is said to be there is."""
-    held = held_values(session.keeper)
-    right = evaluate(session.graph, leaves, nodes=[node.name for node in held])
-    for node, what in held.items():
-        for box, found in held_array(session.memory, node, what):
-            expected = right[node.name][box.slices()]
-            np.testing.assert_allclose(found, expected, atol=1e-4, err_msg=node.name)
+    for node, _, found, right in held_beside(session, leaves):
+        np.testing.assert_allclose(found, right, atol=1e-4, err_msg=node.name)
 
 
 @pytest.mark.parametrize("seed", [5004, 5017, *range(6)])

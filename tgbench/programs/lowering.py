@@ -42,7 +42,7 @@ from tgbench.memory.storage import ScheduledGraph
 from tgbench.programs.choices import BoundKernel, Choices, KnownBindings, Option, moving_sizes
 from tgbench.programs.folding import Calls, Folder, joined
 from tgbench.programs.held import Held, State, Written
-from tgbench.programs.program import FILL, Instruction
+from tgbench.programs.program import Instruction
 from tgbench.programs.sites import (
     Addresser,
     canonical,
@@ -59,6 +59,7 @@ from tgbench.runs.propagate import Step
 from tgbench.runs.rules import Rules
 
 UNDECIDED = ""  # the kernel of a call before one is chosen
+FILL = "fill"  # of a call that puts what is known, or zeros, where somebody will look
 SLIDE = "slide"  # of a call that moves a window
 
 

@@ -36,7 +36,6 @@ from tgbench.runs.pausing import Pausing, at_once
 from tgbench.runs.propagate import Step
 from tgbench.runs.work import Work
 
-FILL = "fill"  # of a call that puts what is known, or zeros, where somebody will look
 MOST_CLASSES = 16  # of changes, of which it is remembered what becomes of other values
 MOST_NEW, KNOWN_COUNTS = 8, 4  # beginnings in a row, and how many of them a known one outweighs
 IN_NUMBERS, LOOKED_AT = 64, 2  # runs in numbers, and how many then look for known beginnings

@@ -70,15 +70,7 @@ def compared(old: NDArray[Any], new: NDArray[Any], rows: Rows | None = None) -> 
 
 def difference(old: NDArray[Any], new: NDArray[Any]) -> Region:
     """The same as at most `MOST_BOXES` boxes."""
-    return _boxes(compared(old, new))
-
-
-def boxes_of(flags: NDArray[np.bool_] | np.bool_) -> Region:
-    """True elements as at most `MOST_BOXES` boxes."""
-    return _boxes(_found(flags, None))
-
-
-def _boxes(found: Region | Scattered) -> Region:
+    found = compared(old, new)
     return found.boxes if isinstance(found, Scattered) else found
 
 

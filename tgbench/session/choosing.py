@@ -503,11 +503,10 @@ class Measured:
         """
         kind, known = seen[0][0].spot.kind, self._experience
         can_plan = self._lack_ns > known.planning_ns
-        prices = [known.plan(offer) for offer, _ in seen]
         fits = [
             one
-            for one, price in zip(seen, prices, strict=True)
-            if price == 0.0 or (can_plan and price < inf)
+            for one in seen
+            if (price := known.plan(one[0])) == 0.0 or (can_plan and price < inf)
         ]
         if kind in planned and kind not in self._came:
             return seen[0] if fits and fits[0] is seen[0] else None

@@ -30,9 +30,10 @@ from tgbench.memory.placement import Placement
 from tgbench.memory.storage import ScheduledGraph
 from tgbench.plans.decisions import Decisions
 from tgbench.programs.held import State
+from tgbench.programs.lowering import FILL
 from tgbench.programs.places import Saved, Spared
 from tgbench.programs.pool import Pool
-from tgbench.programs.program import FILL, Program
+from tgbench.programs.program import Program
 from tgbench.programs.sites import place_of
 from tgbench.programs.specialiser import Specialiser
 from tgbench.programs.states import Alike, Coords, States, ValidityPattern

@@ -405,7 +405,7 @@ class Runner:
         if not standing.is_fresh:
             for name, array in arrays.items():
                 self.reader.check_values(name, array, Region.full(array.shape))
-            return dict(self.planning.everything), {}
+            return self.planning.everything, {}
         began_ns = self._work_ns()
         found, scattered = self.reader.differences(
             arrays, standing.held, request.changed, request.check

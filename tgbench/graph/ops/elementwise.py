@@ -429,12 +429,11 @@ def _where_forward(call: Call, regions: tuple[Region, ...]) -> Region:
     if taken is None:
         return forward(call, regions)
     shape = broadcast_shape(shapes)
-    changed = [
+    changed = (
         pattern.trim(up(region, small, shape))
         for region, small, pattern in zip(regions[1:], shapes[1:], taken, strict=True)
-    ]
-    is_constant = call.facts[0] is not None and call.facts[0].constant is not None
-    return union(changed if is_constant else [up(regions[0], shapes[0], shape), *changed])
+    )
+    return union([up(regions[0], shapes[0], shape), *changed])
 
 
 def _where_needed(call: Call, box: Box) -> tuple[Region, ...]:

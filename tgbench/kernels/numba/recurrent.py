@@ -8,6 +8,7 @@ many samples, as panels that were laid out before.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from tgbench.base.coords import same, value_of
 from tgbench.graph.ops.recurrent import CELLS, GATES, WEIGHT
@@ -53,14 +54,19 @@ def _scratch(site: Site) -> tuple[Scratch, ...]:
 
 
 def _bind(site: Site, scratch: tuple[View, ...]) -> Bound:
-    gates, weight, bias, state = inputs(site)
+    weight = inputs(site)[WEIGHT]
+    arguments = _arguments(site, (span(weight), weight.strides[0]), scratch)
+    return compiled(getattr(steps, site.call.op.name), (*arguments, *_activation(site)))
+
+
+def _arguments(site: Site, weight: tuple[Any, ...], scratch: tuple[View, ...]) -> tuple[Any, ...]:
+    """What all steps are given, with the weights as they read them."""
+    gates, held, bias, state = inputs(site)
     rows, samples, _ = gates.shape
-    arguments = (
-        span(gates), *gates.strides[:2], span(weight), weight.strides[0], span(bias), span(state),
-        state.strides[1], span(site.out), *site.out.strides[:2], span(scratch[0]), rows, samples,
-        weight.shape[1], *_activation(site),
+    return (
+        span(gates), *gates.strides[:2], *weight, span(bias), span(state), state.strides[1],
+        span(site.out), *site.out.strides[:2], *map(span, scratch), rows, samples, held.shape[1],
     )  # fmt: skip
-    return compiled(getattr(steps, site.call.op.name), arguments)
 
 
 # --- by panels -----------------------------------------------------------------------------------
@@ -88,14 +94,9 @@ def _scratch_by_panels(site: Site) -> tuple[Scratch, ...]:
 
 
 def _bind_by_panels(site: Site, scratch: tuple[View, ...]) -> Bound:
-    gates, weight, bias, state = inputs(site)
-    rows, samples, _ = gates.shape
-    arguments = (
-        span(gates), *gates.strides[:2], Prepared(weight, laid_out), span(bias), span(state),
-        state.strides[1], span(site.out), *site.out.strides[:2], *map(span, scratch), rows, samples,
-        weight.shape[1], blocks.address_of_blocks(), *_activation(site),
-    )  # fmt: skip
-    return compiled(getattr(steps, f"{site.call.op.name}_by_panels"), arguments)
+    arguments = _arguments(site, (Prepared(inputs(site)[WEIGHT], laid_out),), scratch)
+    more = blocks.address_of_blocks(), *_activation(site)
+    return compiled(getattr(steps, f"{site.call.op.name}_by_panels"), (*arguments, *more))
 
 
 def _activation(site: Site) -> list[int]:

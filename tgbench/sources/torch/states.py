@@ -19,6 +19,7 @@ from torch import fx
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 
+from tgbench.sources.torch.exporting import writes_over
 from tgbench.sources.torch.program import bytes_of
 
 
@@ -45,7 +46,7 @@ def _tell(exported: ExportedProgram) -> None:
         for place, spec in inputs
         if spec.kind is InputKind.BUFFER
     }
-    written, found = set(map(_owner, _written(graph))), []
+    written, found = set(map(_owner, _written(exported))), []
     for place, spec in inputs:
         value = tensors.get(str(spec.target))
         if spec.kind is InputKind.CONSTANT_TENSOR and isinstance(value, torch.Tensor):
@@ -61,12 +62,12 @@ def _tell(exported: ExportedProgram) -> None:
     signature.input_specs[:] = found
 
 
-def _written(graph: fx.Graph) -> Iterator[fx.Node]:
+def _written(exported: ExportedProgram) -> Iterator[fx.Node]:
     """The operands that calls write into."""
-    for node in graph.nodes:
-        target = node.target
-        if isinstance(target, torch._ops.OpOverload) and target._schema.is_mutable:
-            for given, argument in zip(node.args, target._schema.arguments, strict=False):
+    for node in writes_over(exported):
+        if isinstance(node.target, torch._ops.OpOverload):
+            arguments = node.target._schema.arguments
+            for given, argument in zip(node.args, arguments, strict=False):
                 if argument.is_write and isinstance(given, fx.Node):
                     yield given
 
