@@ -56,10 +56,9 @@ def test_glances_that_save_more_than_they_take_go_on_whatever_is_owed() -> None:
 def test_what_is_slower_than_everything_is_not_taken() -> None:
     chooser = Measured(lambda *_: iter(()))  # type: ignore[arg-type, return-value]
     chooser._purse = _purse(1_000.0)
-    assert not chooser.glances(EXACTLY)
+    assert not chooser.glances()
     chooser.made_ready(EXACTLY, 50)
-    assert chooser.glances(EXACTLY)
-    assert not chooser.glances(WIDER)  # each rung for itself
+    assert chooser.glances() == [EXACTLY]  # each rung for itself
     assert not chooser.glanced(EXACTLY, 50, None)
     assert not chooser.glanced(EXACTLY, 50, 1_000.0)
     assert chooser._purse.left_ns == 900.0

@@ -46,7 +46,6 @@ from tgbench.base.bands import (
 from tgbench.base.coords import (
     Coord,
     Moving,
-    at,
     fixed,
     highest,
     larger,
@@ -131,7 +130,15 @@ class Box(tuple[Interval, ...]):
         """This box at another origin, as plain integers."""
         if not self.moves:
             return self
-        return Box((at(start, origin), at(stop, origin)) for start, stop in self)
+        return Box(
+            [
+                (
+                    start.at(origin) if type(start) is Moving else start,
+                    stop.at(origin) if type(stop) is Moving else stop,
+                )
+                for start, stop in self
+            ]
+        )
 
     @property
     def moves(self) -> bool:

@@ -142,12 +142,13 @@ class Waiting:
 
     def begins(self) -> None:
         """A run is about to compute."""
-        if self._before is None and self._is_due():
-            self._took_ns = self._looking_ns = 0
-            self._before = self._look()
-
-    def _is_due(self) -> bool:
-        return time.perf_counter_ns() >= self._due_ns and torch.get_num_threads() > 1
+        if self._before is not None or (now_ns := time.perf_counter_ns()) < self._due_ns:
+            return
+        if torch.get_num_threads() < 2:
+            self._due_ns = now_ns + LEAST_NS  # until it may have more
+            return
+        self._took_ns = self._looking_ns = 0
+        self._before = self._look()
 
     def _look(self) -> int:
         began_ns = time.thread_time_ns()

@@ -150,7 +150,8 @@ class Use:
         usual_ns = self.time_ns
         late = took_ns - usual_ns
         if ran > SURE:
-            self.time_ns = usual_ns + min(late, usual_ns) / min(ran - 1, LAST_COUNTED)
+            counted_ns = late if late < usual_ns else usual_ns
+            self.time_ns = usual_ns + counted_ns / (ran - 1 if ran < LAST_COUNTED else LAST_COUNTED)
         elif ran == 1 or late < 0:
             self.time_ns = took_ns
 
@@ -395,7 +396,7 @@ class Program:
             words = np.array(origin, np.int64)
             for chain in self._chains.values():
                 chain.move_to(words)
-        numbers = self._numbers.at(origin)
+        numbers = self._numbers.at(origin) if self._rebuilt else ()
         for rebuilt in self._rebuilt:
             arguments = rebuilt.arguments
             for position, which in rebuilt.places:

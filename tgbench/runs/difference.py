@@ -81,8 +81,9 @@ def _found(flags: NDArray[np.bool_] | np.bool_, rows: Rows | None) -> Region | S
         return EMPTY
     stop = cells.rfind(1) + 1
     only = _known_row((at, stop, shape), rows) if cells.find(0, at, stop) < 0 else None
-    only = only or _only_box(cells, shape, at)
-    return only or Scattered(np.asarray(flags), _slices(at, stop, shape, rows))
+    if only is None:
+        only = _only_box(cells, shape, at)
+    return Scattered(np.asarray(flags), _slices(at, stop, shape, rows)) if only is None else only
 
 
 def _slices(start: int, stop: int, shape: tuple[int, ...], rows: Rows | None) -> Region:

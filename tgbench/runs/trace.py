@@ -27,7 +27,7 @@ from tgbench.base.regions import Region
 from tgbench.base.words import counted, format_time, shorten
 from tgbench.graph.graph import Graph
 from tgbench.runs.buckets import Bucket, BucketClass, Spot
-from tgbench.runs.entry import LoggedCall
+from tgbench.runs.entry import CALL_BYTES, LoggedCall
 from tgbench.runs.log import TraceWarning, Writer, append, explained, read
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ class Trace:
     def append(self, call: LoggedCall) -> None:
         """Add a call: a microsecond, no I/O, never raises for the file's sake."""
         self._calls.append(call)
-        self.size_bytes += call.size_bytes
+        self.size_bytes += CALL_BYTES + call.bucket.size_bytes
         if self.size_bytes > MOST_BYTES:
             self._forget()
         if self._writer is not None:

@@ -56,16 +56,22 @@ class ArgumentReader:
         self._dtypes = {name: numpy_dtype(node.dtype) for name, node in leaves.items()}
         self._shapes = {name: node.shape for name, node in leaves.items()}
         self._floats = {n: node.dtype for n, node in graph.inputs.items() if node.dtype in FLOATS}
+        self._plainly = {name: (self._dtypes[name], self._shapes[name]) for name in self._known}
 
     def named(self, inputs: Any) -> Mapping[str, Any]:
         """Inputs by name; a graph's only input may come without it."""
+        if type(inputs) is dict:
+            return inputs
         return _by_name(inputs, self._known, "inputs", InputError)
 
     def arrays(self, inputs: Mapping[str, Any]) -> dict[str, Array]:
         """The inputs that are given, as checked arrays."""
         found: dict[str, Array] = {}
         for name, value in inputs.items():
-            array = self._checked(name, self._input(name), value)
+            if type(value) is np.ndarray and (value.dtype, value.shape) == self._plainly.get(name):
+                array = value  # as most are
+            else:
+                array = self._checked(name, self._input(name), value)
             if name not in self.unused:
                 found[name] = array
         return found
@@ -205,10 +211,11 @@ class ArgumentReader:
         """What is wanted of each output; runs mostly ask for what others asked for."""
         if want is None:
             return self._everything
-        named = _by_name(want, self.graph.outputs, "want", DemandError)
+        plainly = type(want) is dict
+        named = want if plainly else _by_name(want, self.graph.outputs, "want", DemandError)
         key: list[Any] = []
         for name, index in named.items():
-            plain = _plain(index)
+            plain = index if type(index) is int else _plain(index)
             if plain is None:
                 return self._read(named)
             key += name, plain
@@ -247,6 +254,7 @@ class ArgumentReader:
         """
         found: dict[str, Region] = {}
         scattered: dict[str, Scattered] = {}
+        rounding = self.space.rounding
         for name, array in arrays.items():
             if array is held[name]:
                 continue
@@ -262,7 +270,7 @@ class ArgumentReader:
                     _check_hint(name, region, difference(held[name], array))
             if region.boxes:
                 self.check_values(name, array, region)
-                found[name] = self._rounded(name, region, array.shape)
+                found[name] = self._rounded(name, region, array.shape) if rounding else region
         return found, scattered
 
     def in_boxes(self, scattered: Mapping[str, Scattered]) -> dict[str, Region]:
@@ -281,7 +289,7 @@ def _by_name(
     value: Any, known: Mapping[str, Node], what: str, error: type[TgbenchError]
 ) -> Mapping[str, Any]:
     """Values by name; where there is one name only, a value may come without it."""
-    if type(value) is dict or isinstance(value, Mapping):  # the first is the quick one
+    if isinstance(value, Mapping):
         return value
     if len(known) == 1 and not isinstance(value, str):
         return dict.fromkeys(known, value)

@@ -209,8 +209,8 @@ class Chooser(Protocol):
     def passes(self) -> None:
         """A run computes everything, and nothing else is looked for, as that does not pay."""
 
-    def glances(self, rung: Rung) -> bool:
-        """Whether to see if a program on a rung was made ready for a run, where nothing is looked
+    def glances(self) -> Sequence[Rung]:
+        """On which rungs to see if a program was made ready for a run, where nothing is looked
         for.
         """
 
@@ -316,8 +316,8 @@ class Own:
     def passes(self) -> None:
         pass
 
-    def glances(self, rung: Rung) -> bool:
-        return False
+    def glances(self) -> Sequence[Rung]:
+        return ()
 
     def glanced(self, rung: Rung, took_ns: int, takes_ns: float | None) -> bool:
         return False
@@ -649,7 +649,7 @@ class Measured:
         else:
             self._full[kind] = Everything(full, there_ns, least_ns)
         if self._purse.full_ns:
-            self._purse.full_ns = least_ns
+            self._purse.takes(least_ns)
         can_ask = least is not None and known is None and self._can_ask(least)
         return least if can_ask else None
 
@@ -762,13 +762,15 @@ class Measured:
         if self._counts is not None:
             self._count(*self._counts)
             self._counts = None
-        purse = self._purse
-        if program.renews:
+        purse, use, renews = self._purse, program.use, program.renews
+        is_warm = use.is_warm
+        if renews:
             self._whole = program
-            purse.open(program.use.takes_ns)
-            if self._ready and program.use.is_warm:  # what was made ready has to be quicker
+            if not purse.full_ns:
+                purse.open(use.takes_ns)
+            if self._ready and is_warm:  # what was made ready has to be quicker
                 for ready in self._ready:
-                    ready.use.instead_ns = program.use.takes_ns
+                    ready.use.instead_ns = use.takes_ns
                 self._ready.clear()
         full = self._full.get(kind) or self._lately  # that of another, where nobody chose for it
         if full is None and self._whole is not None:
@@ -776,12 +778,13 @@ class Measured:
             full = Everything(self._whole, there_ns, there_ns)
         if full is not None:
             self._lately = full
-            if program is full.program and program.use.is_warm:
-                full.ran(program.use.takes_ns)
+            if program is full.program and is_warm:
+                full.ran(use.time_ns)
             saved_ns, least_ns = 0.0, full.least_ns
-            if program.renews:  # one for no more is not there, or not for this place
+            if renews:  # one for no more is not there, or not for this place
                 there_ns = full.there_ns if program is full.program else took_ns
-                purse.lost_ns += max(there_ns - least_ns, 0.0)
+                if there_ns > least_ns:
+                    purse.lost_ns += there_ns - least_ns
             else:
                 saved_ns = least_ns - took_ns
                 if saved_ns > 0.0:
@@ -793,7 +796,8 @@ class Measured:
                 self._glanced = None
             elif not self._passed:
                 self._found_ns += (max(saved_ns, 0.0) - self._found_ns) * LATELY
-                self._hopes = max(self._hopes - 1, 0)
+                if self._hopes:
+                    self._hopes -= 1
 
     def spent(self, offer: Offer, took_ns: int) -> None:
         self._purse.pay(took_ns, offer.rung.is_afresh)
@@ -817,8 +821,9 @@ class Measured:
     def passes(self) -> None:
         self._skipped += 1
 
-    def glances(self, rung: Rung) -> bool:
-        return self._glances[rung].pay(self._purse)
+    def glances(self) -> Sequence[Rung]:
+        purse = self._purse
+        return [rung for rung, glances in self._glances.items() if glances.pay(purse)]
 
     def glanced(self, rung: Rung, took_ns: int, takes_ns: float | None) -> bool:
         if takes_ns is not None and takes_ns < self._purse.full_ns:
@@ -837,7 +842,7 @@ class Measured:
     def looks(self) -> bool:
         """It brings as much as it takes, on average of late, or may bring something new."""
         looking_ns = self._looking.time_ns
-        if looking_ns <= max(self._found_ns, self._free_ns):
+        if looking_ns <= self._found_ns or looking_ns <= self._free_ns:
             return True
         return self._hopes > 0 and self._purse.holds(looking_ns)
 

@@ -58,11 +58,11 @@ class Reader:
     def __init__(self, memory: Memory) -> None:
         self.memory, self._leaves_all = memory, dict[int, bool]()
 
-    def noted(self, notes: Notes, note: Note) -> Notes:
-        """The notes with one more; none, where nothing stood before or all is there now."""
-        if (note.valid == NOTHING and not notes) or self._is_whole(note.program):
-            return ()
-        return (*notes, note)[-MOST_NOTES:]
+    def is_all(self, notes: Notes, valid: int, program: Program) -> bool:
+        """Whether what a program leaves is all there is: nothing stood before it, or all that is
+        kept is there now.
+        """
+        return (valid == NOTHING and not notes) or self._is_whole(program)
 
     def _is_whole(self, program: Program) -> bool:
         """Whether a program leaves all that is kept."""

@@ -40,9 +40,10 @@ class Glances:
         """Whether they save as much as they take, beside computing everything, or may, and can be
         paid for.
         """
-        if self.takes_ns <= self.found * (purse.full_ns - self.runs_ns):
+        takes_ns = self.takes_ns
+        if takes_ns <= self.found * (purse.full_ns - self.runs_ns):
             return True
-        return self.hopes > 0 and purse.holds(self.takes_ns)
+        return self.hopes > 0 and takes_ns < inf and purse.holds(takes_ns)
 
     def note(self, took_ns: float, ran_ns: float | None) -> None:
         """There was another one, and what the run took with what it found."""

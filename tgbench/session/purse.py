@@ -31,6 +31,8 @@ class Purse:
         plain_ns: what that takes besides the calls.
         finding_ns: what finding changes takes, on average of late.
         paid_ns: what was paid out of it in the run that goes on.
+        share_ns: what a run may add to what computing everything takes, and finding changes does
+            not.
     """
 
     left_ns: float = 0.0
@@ -40,26 +42,30 @@ class Purse:
     plain_ns: float = 0.0
     finding_ns: float = 0.0
     paid_ns: float = 0.0
-
-    @property
-    def share_ns(self) -> float:
-        """What a run may add to what computing everything takes, and finding changes does not."""
-        all_ns = self.full_ns + self.plain_ns
-        return max(SHARE * all_ns - self.finding_ns, LEAST_SHARE * all_ns)
+    share_ns: float = 0.0
 
     def found(self, took_ns: float) -> None:
         """How long it took to find what changed."""
         self.finding_ns += (took_ns - self.finding_ns) * LATELY
 
     def open(self, full_ns: float) -> None:
-        """Begin, unless it did; a first answer had to be made, whatever it took."""
-        if not self.full_ns:
-            self.left_ns, self.lost_ns, self.full_ns = 0.0, 0.0, full_ns
+        """Begin: a first answer had to be made, whatever it took."""
+        self.left_ns, self.lost_ns = 0.0, 0.0
+        self.takes(full_ns)
+
+    def takes(self, full_ns: float) -> None:
+        """Computing everything takes so long from now on."""
+        self.full_ns = full_ns
+        all_ns = full_ns + self.plain_ns
+        share_ns, least_ns = SHARE * all_ns - self.finding_ns, LEAST_SHARE * all_ns
+        self.share_ns = share_ns if share_ns > least_ns else least_ns
 
     def ran(self, full_ns: float, saved_ns: float) -> None:
         """A run is over; what it saved, and a share of what computing everything takes."""
         if self.full_ns:
-            self.ahead, self.full_ns = max(self.ahead - 1, 0), full_ns
+            if self.ahead:
+                self.ahead -= 1
+            self.takes(full_ns)
             self.left_ns += saved_ns + self.share_ns
 
     def pay(self, took_ns: float, is_afresh: bool = False) -> None:

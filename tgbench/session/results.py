@@ -103,11 +103,15 @@ def gather(
             the program is the run's own, else of a larger one.
         shown: views of them that were found at this origin; what is found now is added.
     """
-    handed = [
-        _handed(_found(parts, origin, piece, is_own and not wish.is_list, shown), copy, as_torch)
-        for piece in wish.pieces
+    if not wish.is_list:
+        [piece] = wish.pieces
+        found = shown.get(piece)
+        if found is None:
+            found = _found(parts, origin, piece, is_own, shown)
+        return _handed(found, copy, as_torch)
+    return [
+        _handed(_found(parts, origin, piece, False, shown), copy, as_torch) for piece in wish.pieces
     ]
-    return handed if wish.is_list else handed[0]
 
 
 def _found(
@@ -124,14 +128,17 @@ def _found(
     if is_all and len(parts) == 1:
         found = _plain(parts[0][1])
     else:
-        there = [(box.at(origin), tensor) for box, tensor in parts]
-        whole = next((part for part in there if part[0].contains(piece.box)), None)
-        if whole is None:
+        there = []
+        for box, tensor in parts:
+            here = box.at(origin)
+            if here.contains(piece.box):
+                found = _plain(tensor)[(..., *_inside(piece.box, here))]
+                break
+            there.append((here, tensor))
+        else:
             plain = [(box, _plain(tensor)) for box, tensor in there]
             assembled = _assembled(plain, piece.box)
             return assembled if piece.within is None else assembled[piece.within]
-        box, tensor = whole
-        found = _plain(tensor)[(..., *_inside(piece.box, box))]
     if piece.within is not None:
         found = found[piece.within]
     if len(shown) >= MOST_SHOWN:
@@ -146,7 +153,7 @@ def _plain(tensor: torch.Tensor) -> Any:
 
 def _handed(found: Any, copy: bool, as_torch: bool) -> Any:
     """NumPy copies on one core: torch's copy of a few rows waits for threads that may be busy."""
-    if isinstance(found, torch.Tensor):
+    if type(found) is not np.ndarray:
         owned = found.clone() if copy else found
         if as_torch:
             return owned

@@ -41,12 +41,13 @@ from tgbench.runs.trace import LoggedCall, Trace
 from tgbench.session.arguments import ArgumentReader
 from tgbench.session.choosing import Larger
 from tgbench.session.making import Maker, NeedsPlan
+from tgbench.session.memory import Memory
 from tgbench.session.planning import Planning, Runs, Search, logged
 from tgbench.session.rehearsing import Rehearser
 from tgbench.session.report import Counters, Report, taken_bytes
 from tgbench.session.results import Wishes, gather
 from tgbench.session.scouting import Scout, Served
-from tgbench.session.serving import ANEW, EXACTLY, WIDER, Offer, Rung
+from tgbench.session.serving import EXACTLY, Offer, Rung
 from tgbench.session.standby import Standby
 from tgbench.session.standing import NONE, Keeper, Standing
 from tgbench.session.trying import TriedCall, Tryer
@@ -220,10 +221,12 @@ class Runner:
     ) -> Request:
         """The arguments of `GraphSession.run`, read and checked."""
         named, wanted = self.reader.named(inputs), self.reader.wanted(want)
-        hints, given = self.reader.hints(changed), self._apart(self.reader.arrays(named))
+        hints = None if changed is None else self.reader.hints(changed)
+        given = self._apart(self.reader.arrays(named))
         keeps, as_torch = Keeps.ALL if keep else Keeps.NOTHING, False
-        for value in named.values():
-            as_torch = as_torch or isinstance(value, torch.Tensor)
+        for name, value in named.items():
+            if given.get(name) is not value:  # no array of NumPy's
+                as_torch = as_torch or isinstance(value, torch.Tensor)
         return Request(given, wanted, hints, check, keeps, copy or not keep, as_torch)
 
     def _apart(self, arrays: dict[str, Array]) -> dict[str, Array]:
@@ -315,10 +318,14 @@ class Runner:
         self.keeper.bound_states(STATE_BYTES)
         found_ns, came_as, fits = 0, None, ()
         for _ in range(MOST_PLANS):
-            arrays = self.reader.completed(request.given, self.keeper.standing.held)
+            standing, began_ns = self.keeper.standing, self._work_ns()
+            arrays = self.reader.completed(request.given, standing.held)
             differ, scattered = self._differences(arrays, request)  # a plan moves what is held
-            found_ns = found_ns or self._work_ns()
-            is_first = self.keeper.standing.memory is None
+            now_ns = self._work_ns()
+            found_ns = found_ns or now_ns
+            if standing.is_fresh:
+                self.chooser.found(now_ns - began_ns)
+            is_first = standing.memory is None
             looks = is_first or self.chooser.looks()
             if scattered and looks:
                 differ.update(self.reader.in_boxes(scattered))
@@ -366,16 +373,15 @@ class Runner:
     def _at_a_glance(self, bucket: Bucket) -> Served | None:
         """What was made ready for a run, if it is quicker, where seeing that pays."""
         own = None
-        for rung in (EXACTLY, WIDER):
-            if self.chooser.glances(rung):
-                began_ns = time.thread_time_ns()
-                if own is None:
-                    spot = self.classifier.spot(bucket)
-                    own = self.scout.own(bucket, spot, self.keeper.standing)
-                found = self.scout.ready(own, rung)
-                takes_ns = None if found is None else found.takes_ns
-                if self.chooser.glanced(rung, time.thread_time_ns() - began_ns, takes_ns):
-                    return found
+        for rung in self.chooser.glances():
+            began_ns = time.thread_time_ns()
+            if own is None:
+                spot = self.classifier.spot(bucket)
+                own = self.scout.own(bucket, spot, self.keeper.standing)
+            found = self.scout.ready(own, rung)
+            takes_ns = None if found is None else found.takes_ns
+            if self.chooser.glanced(rung, time.thread_time_ns() - began_ns, takes_ns):
+                return found
         return None
 
     def _afresh(self, bucket: Bucket, looks: bool) -> Served | None:
@@ -383,7 +389,7 @@ class Runner:
         and nothing can be bought.
         """
         is_alone = self.keeper.programs.continue_nothing
-        found = self.scout.quickest(bucket, (ANEW,)) if is_alone or not looks else None
+        found = self.scout.afresh(bucket) if is_alone or not looks else None
         if found is not None and not looks:
             self.chooser.passes()
             return found
@@ -406,12 +412,10 @@ class Runner:
             for name, array in arrays.items():
                 self.reader.check_values(name, array, Region.full(array.shape))
             return self.planning.everything, {}
-        began_ns = self._work_ns()
         found, scattered = self.reader.differences(
             arrays, standing.held, request.changed, request.check
         )
-        self.chooser.found(self._work_ns() - began_ns)
-        return {**standing.pending, **found}, scattered
+        return ({**standing.pending, **found} if standing.pending else found), scattered
 
     def plan_for(self, runs: Runs) -> None:
         """Plan for some more runs; if that fails or is interrupted, all stays as it was.
@@ -562,13 +566,14 @@ class Runner:
         self.waiting.ends(done_ns - decided_ns)
         compiled_ns = once.spent_ns() - compiled_ns
         worked, deciding = ended_work - began_work, began_work - run.found_ns
-        after = self._standing_after(run, before, outcome)
+        after = self._standing_after(run, memory, before, outcome)
+        told_ns = 0 if program.renews else self._work_ns() - ended_work  # else it is no work
         more = self.chooser.besides(
-            program, deciding + self._work_ns() - ended_work, 0 if run.spot is None else deciding
+            program, deciding + told_ns, 0 if run.spot is None else deciding
         )
         if turn is None:
             program.ran(max(worked - compiled_ns, 0) + more)
-        self.finish(run, moved, Clock(began_ns, decided_ns, done_ns, worked))
+        self.finish(run, memory, moved, Clock(began_ns, decided_ns, done_ns, worked))
         if run.request.keeps is not Keeps.NOTHING:
             self._ended = run.request
         self.keeper.standing = after
@@ -624,7 +629,7 @@ class Runner:
         scheduled = self.planning.scheduled
         return scheduled.base[scheduled.graph.outputs[output]].op == "state"
 
-    def finish(self, run: Decision, moved: bool, clock: Clock) -> None:
+    def finish(self, run: Decision, memory: Memory, moved: bool, clock: Clock) -> None:
         """Count a run, and log it."""
         served = run.served
         counters = self.counters
@@ -640,7 +645,7 @@ class Runner:
             self.arena.took(taken_bytes(served.program))
         took_ns = clock.done - clock.began
         self.trace.append(LoggedCall(run.came_as, not served.is_new, took_ns, time.time()))
-        propagator = self.keeper.memory.propagator
+        propagator = memory.propagator
         self.finished = Finished(run.bucket, served, moved, clock, propagator, self.classifier)
         tell(RUNS, self._line)
 
@@ -649,9 +654,10 @@ class Runner:
         assert self.finished is not None
         return f"run {self.counters.runs}: {self.finished.report.line}"
 
-    def _standing_after(self, run: Decision, before: Standing, outcome: Outcome) -> Standing:
+    def _standing_after(
+        self, run: Decision, memory: Memory, before: Standing, outcome: Outcome
+    ) -> Standing:
         """What stands once a run counts, that left this of what stood `before`."""
-        memory = self.keeper.memory
         if run.request.keeps is Keeps.NOTHING:
             left = memory.surviving(before.valid, run.served.program)
             return before._replace(valid=left, notes=())

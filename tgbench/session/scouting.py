@@ -93,6 +93,11 @@ class Scout:
             return found[0] if found else None
         return min(found, key=lambda one: one.takes_ns)
 
+    def afresh(self, bucket: Bucket) -> Served | None:
+        """The quickest one that is there and computes all that is demanded, whatever changed."""
+        offer = self.server.known_anew(bucket.demand) or self.server.anew(self.around(bucket))
+        return None if offer is None or offer.program is None else Served.by(offer, offer.program)
+
     def around(self, bucket: Bucket) -> Around:
         """A run, and what there is."""
         standing = self.keeper.standing

@@ -251,8 +251,10 @@ class Server:
 
     def offer(self, run: Around, rung: Rung) -> Offer | None:
         """The run as a larger one; None where there is none."""
+        if rung.is_there and rung.is_afresh:
+            return self.known_anew(run.bucket.demand) or self.anew(run)
         if rung.is_there:
-            return self._anew(run) if rung.is_afresh else self._wider(run, anew=False)
+            return self._wider(run, anew=False)
         if rung.is_swept and not self._on_images:
             return None
         bucket = self._around(run.bucket, rung, run.everything)
@@ -285,22 +287,28 @@ class Server:
 
         return is_there
 
-    def _anew(self, run: Around) -> Offer | None:
-        """The quickest program that is there and computes all that is demanded, whatever changed;
-        remembered until programs come or go, and compared again now and then. What a class demands
-        elsewhere is computed in the same way. A class is first computed by its own program, if that
-        is there: comparing takes as long as short runs do.
+    def known_anew(self, demand: Boxes) -> Offer | None:
+        """The quickest program that is there and computes all that is demanded, whatever changed,
+        if that is remembered: until programs come or go, and it is compared again now and then.
         """
         if self._anew_at != self.programs.changes:
             self._known_anew.clear()
             self._ways.clear()
             self._anew_at = self.programs.changes
-        demand = run.bucket.demand
         known, way = self._known_anew.get(demand, NOT_KNOWN)
-        if known is not None and way is not None:
+        if way is not None:
             way.runs += 1
             if way.runs % COMPARED:
                 return known
+        return None
+
+    def anew(self, run: Around) -> Offer | None:
+        """The quickest such program, looked for. What a class demands elsewhere is computed in the
+        same way. A class is first computed by its own program, if that is there: comparing takes as
+        long as short runs do.
+        """
+        demand = run.bucket.demand
+        known, way = self._known_anew.get(demand, NOT_KNOWN)
         kind = self.classifier.spot(self._around(run.bucket, AFRESH, run.everything)).kind
         way = way or self._ways.setdefault(kind, _Way())
         known = self._by(way.rung or AFRESH, run) if known is None else None

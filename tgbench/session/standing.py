@@ -30,7 +30,7 @@ from tgbench.programs.program_file import Entry
 from tgbench.programs.states import States
 from tgbench.runs.buckets import Boxes, Place, Spot
 from tgbench.session.choosing import Chooser
-from tgbench.session.earlier import Note, Notes, Reader
+from tgbench.session.earlier import MOST_NOTES, Note, Notes, Reader
 from tgbench.session.library import Library
 from tgbench.session.memory import Memory
 from tgbench.session.planning import Planning
@@ -68,6 +68,12 @@ class Standing(NamedTuple):
         """The same inputs and states; nothing that was computed of them."""
         return Standing(self.memory, self.held, self.states)
 
+    def is_of(self, other: Standing) -> bool:
+        """Whether inputs and states are the same objects."""
+        return (
+            self.memory is other.memory and self.held is other.held and self.states is other.states
+        )
+
 
 class Keeper:
     """Keeps a plan in force, and what stands between the runs under it.
@@ -90,7 +96,7 @@ class Keeper:
         self.seat, self.arena = planning.seat, planning.seat.arena
         self.states = States(planning.rules.allowance)
         self.programs, self.chooser = Library(program_bytes), chooser
-        self.standing = Standing()
+        self.standing = self._stale = Standing()
         self.plans = 0
         self._reader: Reader | None = None
 
@@ -118,6 +124,7 @@ class Keeper:
         self.planning.scheduled = decisions.scheduled
         self._stand_aside()
         self._drop_programs()
+        self._stale = self.standing
         self.seat.take(decisions.placement)
         held, states = self.standing.held, self.standing.states
         memory = Memory(
@@ -193,7 +200,9 @@ class Keeper:
 
     def forget(self) -> None:
         """Let nothing count that was computed."""
-        self.standing = self.standing.stale()
+        if not self._stale.is_of(self.standing):
+            self._stale = self.standing.stale()
+        self.standing = self._stale
 
     def bound_states(self, most_bytes: int) -> None:
         """Drop patterns that nothing counts on, if they all take more; every program, too, if those
@@ -242,8 +251,10 @@ class Keeper:
         """What to remember of what stood before a program that leaves what it computes."""
         if self.chooser.strict or not program.renews:
             return ()
+        if self.earlier.is_all(before.notes, before.valid, program):
+            return ()
         note = Note(before.valid, before.last, changed, program, origin)
-        return self.earlier.noted(before.notes, note)
+        return (*before.notes, note)[-MOST_NOTES:]
 
     def read_notes(self) -> None:
         """Count what earlier runs left and none has written over, if that can be paid for."""
@@ -255,7 +266,7 @@ class Keeper:
     def release(self) -> None:
         """Give the bytes back; inputs, states and all that was computed are gone."""
         self._drop_programs()
-        self.standing = Standing()
+        self.standing = self._stale = Standing()
         self.seat.leave()
 
     # --- states ----------------------------------------------------------------------------------
