@@ -27,7 +27,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import wraps
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
-from typing import Any, Protocol, TypeVar, TypeVarTuple, cast
+from typing import Any, Protocol, TypeVar, TypeVarTuple
 
 from tgbench.base.coords import STANDING, Guard, record
 
@@ -166,14 +166,18 @@ class Memo:
     def _guarded(
         self, found: _Guarded, key: Hashable, compute: Callable[..., R], args: tuple[Any, ...]
     ) -> R:
-        here = STANDING.guards
+        here, origin = STANDING.guards, STANDING.origin
+        result: R
         for guards, result in found.results:
             if here is not None and guards <= here:
-                return cast(R, result)
-            if all(guard.holds(STANDING.origin) for guard in guards):
+                return result
+            for guard in guards:
+                if not guard.holds(origin):
+                    break
+            else:
                 if here is not None:
                     here |= guards
-                return cast(R, result)
+                return result
         return self._computed(key, compute, args)
 
     def _computed(self, key: Hashable, compute: Callable[..., R], args: tuple[Any, ...]) -> R:
@@ -258,9 +262,11 @@ class Latest(dict[Key, V]):
         self.most = most
 
     def __setitem__(self, key: Key, value: V) -> None:
-        self.pop(key, None)
+        before = len(self)
         super().__setitem__(key, value)
-        if len(self) > self.most:
+        if len(self) == before:  # it was there, and is the latest from now on
+            super().__setitem__(key, self.pop(key))
+        elif before >= self.most:
             del self[next(iter(self))]
 
     def setdefault(self, key: Key, default: V) -> V:

@@ -151,7 +151,14 @@ class Box(tuple[Interval, ...]):
 
     def slices(self) -> Index:
         """For indexing an array, where one stands."""
-        return tuple([slice(value_of(start), value_of(stop)) for start, stop in self])
+        return tuple(
+            [
+                slice(start, stop)
+                if type(start) is int and type(stop) is int
+                else slice(value_of(start), value_of(stop))
+                for start, stop in self
+            ]
+        )
 
     def __repr__(self) -> str:
         return f"[{', '.join(f'{start}:{stop}' for start, stop in self)}]"

@@ -32,6 +32,7 @@ Span: TypeAlias = "tuple[int | None, int]"  # symbol (None: from 0 on), extent; 
 # SIZED: as far as the entry of the origin says that follows the symbol's
 Spans: TypeAlias = "tuple[tuple[str, tuple[tuple[Span, ...], ...]], ...]"  # of boxes, by name
 Place: TypeAlias = "tuple[int, ...]"  # an origin
+Parts: TypeAlias = "tuple[Spans, Spans, Place, bool]"  # of a class: its fields
 Use: TypeAlias = "tuple[str, str, int]"  # part, name, dimension of a box that moves
 # what a class says of extents, or where its programs are right
 Extents: TypeAlias = Literal["as they are", "onwards", "sized", "swept"]
@@ -362,6 +363,11 @@ class Bucket:
         `sized`, boxes are of any size along the first dimension that they do not fill; `swept`, it
         is for programs that are right wherever its boxes stand, each by itself.
         """
+        of, origin = self.spans(graph, extents)
+        return Spot(BucketClass(*of), origin)
+
+    def spans(self, graph: Graph, extents: Extents) -> tuple[Parts, Place]:
+        """What its class is made of, and its origin."""
         symbols: dict[Any, int] = {}
         origin: list[int] = []
         bounds: list[int] = []
@@ -376,7 +382,9 @@ class Bucket:
                 for number, box in enumerate(region.boxes):
                     spans: list[Span] = []
                     for axis, ((start, stop), size) in enumerate(zip(box, shape, strict=True)):
-                        extent = value_of(stop - start)
+                        extent = stop - start
+                        if type(extent) is not int:
+                            extent = value_of(extent)
                         if extent == size:
                             spans.append((None, size))
                             continue
@@ -390,7 +398,7 @@ class Bucket:
                             key = start, number, axis
                         symbol = symbols.setdefault(key, len(origin))
                         if symbol == len(origin):
-                            origin.append(value_of(start))
+                            origin.append(start if type(start) is int else value_of(start))
                             bounds.append(room)
                             if extent == SIZED:
                                 origin.append(value_of(stop - start))
@@ -403,8 +411,7 @@ class Bucket:
                     boxes.append(tuple(spans))
                 named.append((name, tuple(boxes)))
             sides.append(tuple(named))
-        is_swept = extents == "swept"
-        return Spot(BucketClass(sides[0], sides[1], tuple(bounds), is_swept), tuple(origin))
+        return (sides[0], sides[1], tuple(bounds), extents == "swept"), tuple(origin)
 
     def __str__(self) -> str:
         def listed(boxes: Boxes) -> str:
@@ -444,12 +451,14 @@ class Classifier:
         return self._spots.get((bucket, extents), self._classified, bucket, extents)
 
     def _classified(self, bucket: Bucket, extents: Extents) -> Spot:
-        return self.known(bucket.classify(self.graph, extents))
+        of, origin = bucket.spans(self.graph, extents)
+        return Spot(self._kinds.get(of, BucketClass, *of), origin)
 
     def known(self, spot: Spot) -> Spot:
         """The same, of the object that its class is."""
         kind, origin = spot
-        return Spot(self._kinds.get(kind, lambda: kind), origin)
+        of = kind.changed, kind.demand, kind.bounds, kind.is_swept
+        return Spot(self._kinds.get(of, lambda: kind), origin)
 
 
 def _leaf_shape(graph: Graph, name: str) -> tuple[int, ...]:

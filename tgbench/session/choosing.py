@@ -787,7 +787,7 @@ class Measured:
                     purse.lost_ns += there_ns - least_ns
             else:
                 saved_ns = least_ns - took_ns
-                if saved_ns > 0.0:
+                if saved_ns > 0.0 and kind is not next(reversed(self._quick), None):
                     self._quick[kind] = None
             purse.ran(least_ns, saved_ns)
             if self._glanced is not None:

@@ -52,6 +52,7 @@ from tgbench.runs.propagate import (
 from tgbench.runs.rules import Rules
 
 MOST_AFTERS = 1_000  # states that a program is known to have begun with
+MOST_LEFT = 4_000  # of what was valid of a value and what becomes of that, together
 
 Fates: TypeAlias = (
     "tuple[tuple[ValueFate, ...], tuple[int, ...]]"  # different ones; which, by kept node
@@ -101,8 +102,10 @@ class Memory:
         self._inputs, self._writes = scheduled.graph.inputs, scheduled.graph.writes
         self._replaced: list[tuple[Node, Index, Any]] = []
         self._aside = torch.empty(0, dtype=torch.uint8)  # what runs that keep nothing write over
-        self._dirty = rules.allowance.memo(MOST_AFTERS)  # by class
-        self._lost = rules.allowance.memo(MOST_AFTERS)  # by fate
+        memo = rules.allowance.memo
+        self._dirty = memo(MOST_AFTERS)  # by class
+        self._lost = memo(MOST_AFTERS)  # by fate, and
+        self._left_of, self._thin_left_of = memo(MOST_LEFT), memo(MOST_LEFT)  # what was valid
         self._grouped = Latest[Hashable, Sequence[Group]](MOST_GROUPED)
         made = (node for node in self.placement.retained if not node.is_leaf)
         kept = (node for node in made if node not in scheduled.frozen)
@@ -489,22 +492,26 @@ class Memory:
         """What is kept of what was there, and what was computed."""
         before = self.states.patterns[state]
         different, which = self.fates(program, kind)
-        known = dict[Hashable, Region]()
 
         def left_of(valid: Region, fate: int) -> Region:
-            becomes = different[fate]
-            sides = common_sides((valid, *becomes.regions))
-            what = thinned(valid, sides), becomes.thinned(sides)  # of rows of any width, mostly
-            if what not in known:
-                lost = self._lost.get(what[1], what[1].lost)
-                known[what] = what[1].after(what[0], lost)
-            return widened(known[what], sides)
+            what = valid, different[fate]
+            found: Region = self._left_of.get(what, self._in_few_dimensions, *what)
+            return found
 
         left = self._left_alike(before, which, left_of)
         if self.placement.sliding:
             after = self.states.patterns[program.after].regions
             left += self._windows_left(program, before.regions, self.dirty_in(kind), after)
         return ValidityPattern.joined(left)
+
+    def _in_few_dimensions(self, valid: Region, becomes: ValueFate) -> Region:
+        """What is left of what was valid: worked out once for rows of any width."""
+        sides = common_sides((valid, *becomes.regions))
+        what = thinned(valid, sides), becomes.thinned(sides)
+        return widened(self._thin_left_of.get(what, self._after, *what), sides)
+
+    def _after(self, valid: Region, becomes: ValueFate) -> Region:
+        return becomes.after(valid, self._lost.get(becomes, becomes.lost))
 
     def _left_alike(
         self,
