@@ -289,6 +289,10 @@ class Region:
             return not _outside(other.boxes, self)
         if len(self.boxes) >= MANY:
             return all(map(self._sides.cover, other.boxes))
+        if len(other.boxes) == 1:  # mostly inside one of these
+            [box] = other.boxes
+            if any(mine.contains(box) for mine in self.boxes):
+                return True
         return not other.subtract(self).boxes
 
     def near(self, box: Box) -> Sequence[Box]:
@@ -309,7 +313,7 @@ class Region:
 
     def at(self, origin: Sequence[int]) -> Region:
         """This region at another origin, as plain integers."""
-        return Region(tuple(box.at(origin) for box in self.boxes))
+        return Region(tuple([box.at(origin) for box in self.boxes])) if self.moves else self
 
     def fixed(self, numbers: Mapping[int, int]) -> Region:
         """This region where these entries of the origin are numbers."""

@@ -158,7 +158,10 @@ class ValidityPattern:
 
     def at(self, origin: Sequence[int]) -> ValidityPattern:
         """The same at one origin: numbers."""
-        return self.changed(lambda form, size: at(form, origin))
+        return ValidityPattern.joined(
+            Alike(valid.at(origin), tuple([at(form, origin) for form in start]), nodes)
+            for valid, start, nodes in self.parts
+        )
 
     @cached_property
     def regions(self) -> dict[Node, tuple[Region, Coords]]:

@@ -7,7 +7,6 @@ program, and carries states from one run to the next.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from functools import cache
 from itertools import pairwise
 from typing import Any, TypeAlias
 
@@ -473,7 +472,15 @@ class Memory:
         with Footing(spot.origin):
             different, which = self.fates(program, spot.kind)
         fates = [fate.at(spot.origin, spot.origin) for fate in different]
-        left = self._left_alike(before, which, cache(lambda valid, i: fates[i].after(valid)))
+        known = dict[tuple[Region, int], Region]()
+
+        def left_of(valid: Region, fate: int) -> Region:
+            found = known.get((valid, fate))
+            if found is None:
+                found = known[valid, fate] = fates[fate].after(valid)
+            return found
+
+        left = self._left_alike(before, which, left_of)
         if self.placement.sliding:
             dirty = {node: one.at(spot.origin) for node, one in self.dirty_in(spot.kind).items()}
             after = self.states.here(program.after, spot.origin)
