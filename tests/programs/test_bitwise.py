@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from fuzz.choosing import serve_any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from session.test_session import histories
@@ -681,3 +682,35 @@ def test_what_is_only_moved_is_moved_by_any_kernel(make: Any, shapes: Any) -> No
         sides = zip(firsts, values[name].shape, strict=True)
         part = tuple(slice(at, int(rng.integers(at + 1, size + 1))) for at, size in sides)
         values[name][part] = rng.standard_normal()
+
+
+def test_sweeps_compute_whole_tiles() -> None:
+    """A program for any place of an image, asked for three of four columns that are one tile."""
+    g = GraphBuilder()
+    x = g.input("x", (8, 4))
+    g.output("y", ops.elu(ops.rope(x, x, x), 1.5))
+    image = ops.conv_transpose(
+        g.input("image", (2, 4, 8)), g.parameter("w", (4, 2, 2)), stride=(1,), padding=(1,),
+        dilation=(2,), groups=1, output_padding=(0,),
+    )  # fmt: skip
+    g.output("image_out", image)
+    weights = {"w": np.ones((4, 2, 2), np.float32)}
+    session = GraphSession(g.build(), weights, retain="all", exact="bitwise", calibrate=False)
+    rules = session.planning.rules
+    serve_any(session, 5)
+    random, swept = np.random.default_rng(5), set[str]()
+    given = {"x": np.ones((8, 4), np.float32), "image": np.ones((2, 4, 8), np.float32)}
+    for _ in range(120):
+        name = str(random.choice(["x", "x", "image"]))
+        given[name] = given[name].copy()
+        first = int(random.integers(4)) if random.random() < 0.5 else 0
+        part = given[name][..., first:]
+        part[...] = random.standard_normal(part.shape)
+        at = int(random.integers(2))
+        session.run(given, want={"y": np.s_[:, at : at + 3]})
+        for _, kind, program in session.keeper.programs:
+            swept |= {str(kind)} if kind.is_swept else set()
+            for step in program.steps:
+                for node, region in step.compute.items():
+                    assert rules.rounded(node.call, region) == region, (kind, node.name)
+    assert len(swept) > 2

@@ -22,6 +22,7 @@ from typing import TypeAlias
 
 from tgbench.base.coords import Coord, value_of
 from tgbench.base.regions import Box, Interval, Region
+from tgbench.base.sweeps import is_free
 
 Sizes: TypeAlias = "tuple[int, ...]"
 
@@ -52,7 +53,7 @@ class Tiling:
     hands_out: bool = False
 
     def rounded(self, region: Region, shape: Sequence[int]) -> Region:
-        """The tiles that a region touches."""
+        """The tiles that a region touches; of a sweep all of a dimension, wherever it stands."""
         if all(size == 1 for size in self.tile):
             return region
         return Region.of(*(_around(box, self.tile, shape) for box in region))
@@ -68,6 +69,8 @@ def _around(box: Box, tile: Sizes, shape: Sequence[int]) -> Box:
     for (start, stop), size, end in zip(box, tile, shape, strict=True):
         if size == 1:
             sides.append((start, stop))
+        elif is_free(Region((Box(((start, stop),)),))):  # it touches others at other places
+            sides.append((0, end))
         else:
             high = _below(stop - 1, size) + size
             sides.append((_below(start, size), min(high, end)))

@@ -639,8 +639,10 @@ def _placeholder(builder: GraphBuilder, i: int, type_: TensorType, fact: Fact | 
     if fact is not None and fact.constant is not None:
         return builder.constant_apart(fact.constant.array).cast(type_.dtype)
     node = builder.input(f"in{i}", type_.shape, type_.dtype)
-    # zeros stop here, but for flags: kernels of norms need them in their lines
-    if fact is not None and (fact.is_mask or fact.wild or type_.dtype == "bool"):
+    # zeros stop here, but for flags that close: kernels of norms need them in their lines, and
+    # those of attention read every flag that opens
+    closes = fact is not None and type_.dtype == "bool" and fact.closes_with(0.0)
+    if fact is not None and (fact.is_mask or fact.wild or closes):
         builder.given[node] = fact
     return node
 

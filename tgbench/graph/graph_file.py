@@ -357,7 +357,7 @@ class _GraphReader:
     def _value(self, item: Any, where: str, depth: int = 0) -> Any:
         if item is None or type(item) in (bool, float, str):
             return item
-        if type(item) is int and -INT_LIMIT < item < INT_LIMIT:
+        if type(item) is int and -(1 << 63) <= item < 1 << 63:  # slices end at the largest number
             return item
         if isinstance(item, list) and depth < MOST_DEPTH:
             return tuple(self._value(part, where, depth + 1) for part in item)

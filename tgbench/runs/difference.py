@@ -74,6 +74,18 @@ def difference(old: NDArray[Any], new: NDArray[Any]) -> Region:
     return found.boxes if isinstance(found, Scattered) else found
 
 
+def beside(old: NDArray[Any], new: NDArray[Any], hint: Region) -> Region:
+    """What differs outside a region, as at most `MOST_BOXES` boxes; empty if nothing does."""
+    found = compared(old, new)
+    if not isinstance(found, Scattered):
+        return found.subtract(hint)
+    flags = found.flags.copy()
+    for box in hint:
+        flags[tuple(slice(start, stop) for start, stop in box)] = False
+    found = _found(flags, None)
+    return found.boxes if isinstance(found, Scattered) else found
+
+
 def _found(flags: NDArray[np.bool_] | np.bool_, rows: Rows | None) -> Region | Scattered:
     cells, shape = flags.tobytes(), flags.shape
     at = cells.find(1)

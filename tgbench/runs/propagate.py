@@ -362,6 +362,7 @@ class Propagator:
             if node in self.storage.lasting:
                 reused, region = region, around(*missing, *there.dirty)
         region = widened(node.call, less_known(node.call, region))
+        region = rules.rounded(node.call, region)
         if len(region) > 1:
             region = covered(node.call, region, EMPTY)
         if self._is_for_one_size(node):

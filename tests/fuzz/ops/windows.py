@@ -84,6 +84,12 @@ def _convolved(
 
 
 def _over_channels(bias: Bounded, rank: int) -> Bounded:
+    """Where a processor multiplies halves, it may take what is smaller than all normal numbers for
+    0, as PyTorch's convolutions do there.
+    """
+    if bias.dtype in b.HALVES:
+        small = (bias.value != 0) & (bias.value.abs() < b.TINY[bias.dtype])
+        bias = replace(bias, error=bias.error + torch.where(small, b.TINY[bias.dtype], 0.0))
     return b.moved(lambda v: v.reshape(-1, *([1] * rank)), bias)
 
 
