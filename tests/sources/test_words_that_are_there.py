@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
 
 import tgbench as tg
@@ -150,3 +150,48 @@ def test_what_is_known_of_flags_is_kept() -> None:
     assert fact is not None
     assert fact.closes_with(0.0)
     assert np.array_equal(fact.open.array, np.tri(4, dtype=bool))
+
+
+class Open(nn.Module):
+    """Attention with a mask of which some is open whatever is given: at its beginning, at its end,
+    or by the diagonal.
+    """
+
+    def __init__(self, known: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("known", known)
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+        return functional.scaled_dot_product_attention(q, k, v, attn_mask=mask | self.known)
+
+
+KEYS = torch.arange(6)
+OPEN = {
+    "a diagonal": torch.eye(5, 6, dtype=torch.bool),
+    "the first": (KEYS < 1).expand(5, 6),
+    "the last": (KEYS > 3).expand(5, 6),
+    "a band": (KEYS - torch.arange(5)[:, None]).abs() < 2,
+}
+
+
+@pytest.mark.parametrize("known", OPEN)
+@pytest.mark.parametrize("making", ["always", None])
+def test_what_a_mask_opens_is_read(known: str, making: Any) -> None:
+    torch.manual_seed(1)
+    module = Open(OPEN[known].clone()).eval()
+    mask = torch.zeros(2, 1, 1, 6, dtype=torch.bool)
+    mask[..., 3] = True
+    given = {"q": torch.randn(2, 2, 5, 4), "k": torch.randn(2, 2, 6, 4),
+             "v": torch.randn(2, 2, 6, 4), "mask": mask}  # fmt: skip
+    imported = tg.from_torch(module, (), kwargs=given)
+    wanted = [np.s_[:, 0, 0], np.s_[0, 0, 4], np.s_[:, 0, 1], np.s_[:, :, 0:2], np.s_[:]]
+    session = tg.GraphSession(imported, making=making, calibrate=False)
+    for turn in range(12):
+        want = wanted[turn % len(wanted)]
+        first = tg.GraphSession(imported, making=making, calibrate=False)
+        right = module(**given)[want].detach().numpy()
+        for one in (first, session):
+            found = one.run(given, want={"output": want})["output"]
+            np.testing.assert_allclose(found, right, atol=1e-6)
+        given["mask"] = given["mask"].clone()
+        given["mask"][turn % 2, 0, 0, turn % 6] ^= True
