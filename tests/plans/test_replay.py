@@ -7,13 +7,17 @@ import zlib
 from dataclasses import replace
 from functools import partial
 from itertools import islice
+from typing import Any
 
 import hypothesis.strategies as st
 import numpy as np
 import pytest
+import torch
 from hypothesis import assume, given
 from plans.test_search import judge, optimiser, traces
 from strategies import graphs
+from torch import Tensor, nn
+from torch.nn import functional
 
 from tgbench import ops
 from tgbench.base.regions import Box, Region
@@ -36,6 +40,8 @@ from tgbench.programs.specialiser import Specialised, Specialiser
 from tgbench.runs.buckets import Bucket
 from tgbench.runs.rules import Rules
 from tgbench.runs.split import WHOLE, Cut, cuts
+from tgbench.session.session import GraphSession
+from tgbench.sources.torch import from_torch
 
 
 def lowered_ns(judge_: Judge, placement: Placement, cut: Cut = WHOLE) -> list[float] | None:
@@ -260,3 +266,28 @@ def test_a_plan_that_only_the_model_knows_does_not_replace_a_faster_replay() -> 
         modelled = replace(found, replayed=cut_short, time_ns=time_ns, modelled_ns=time_ns)
         assert modelled.beats(replayed) == is_better
         assert replayed.beats(modelled) != is_better
+
+
+def test_what_was_appraised_in_one_class_is_asked_about_in_another() -> None:
+    """Where bytes begin may be told by symbols of a class that another one has not."""
+    torch.manual_seed(0)
+    words = torch.randint(0, 200, (2, 40))
+    session = GraphSession(from_torch(Words().eval(), (words,)), making="always", calibrate=False)
+    edits: list[tuple[list[tuple[int, int]], Any]] = [
+        ([], None), ([(0, 7)], np.s_[0:1, 12:23]), ([(0, 7), (1, 5)], None),
+        ([(i, j) for i in range(2) for j in range(40)], None), ([(0, 31)], None),
+    ]  # fmt: skip
+    for places, want in edits:
+        for place in places:
+            words[place] = (words[place] + 1) % 200
+        session.run(words, want=want)
+    assert session.optimize("greedy").expected_ns > 0
+
+
+class Words(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.randn(200, 32) * 0.5)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return (functional.embedding(ids, self.table) @ self.table.T).log_softmax(-1)

@@ -15,11 +15,22 @@ asked again only where that differs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence, Set
+from collections.abc import (
+    Callable,
+    Collection,
+    Hashable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+    Set,
+)
 from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import reduce
 from typing import Any, NamedTuple, TypeVar
 
-from tgbench.base.coords import STANDING, Coord, Guard, record
+from tgbench.base.coords import STANDING, Coord, Guard, at, record
 from tgbench.base.memo import Latest
 from tgbench.base.regions import EMPTY, Box, Left, Region
 from tgbench.graph.graph import Node
@@ -60,31 +71,154 @@ class _Answer(NamedTuple):
     guards: Set[Guard]
 
 
-class _OfNodes:
-    """Of one kind, by node: as they were where the same is asked."""
+@dataclass(eq=False)
+class _Answers:
+    """Of one kind, by node; those that stand on guards, besides."""
 
-    def __init__(self, before: Mapping[Node, _Answer]) -> None:
-        self.before, self.now = before, dict[Node, _Answer]()
+    known: dict[Node, _Answer] = field(default_factory=dict)
+    guarded: dict[Node, Set[Guard]] = field(default_factory=dict)
 
-    def of(self, node: Node, asked: Hashable, find: Callable[..., R], *about: Any) -> R:
-        known = self.before.get(node)
+    def again(self) -> _Answers:
+        """The same, to go on from."""
+        return _Answers(self.known.copy(), self.guarded.copy())
+
+    def ask(self, node: Node, asked: Hashable, find: Callable[..., R], *about: Any) -> R:
+        """What was found, if the same was asked the last time."""
+        known = self.known.get(node)
         if known is None or known.asked != asked:
             with record(STANDING.origin) as guards:
                 known = _Answer(asked, find(*about), guards)
-        elif known.guards and STANDING.guards is not None:
-            STANDING.guards |= known.guards
-        self.now[node] = known
+            self.known[node] = known
+            self.guarded.pop(node, None)
+            if guards:
+                self.guarded[node] = guards
         found: R = known.found
         return found
 
+    def forget(self, node: Node) -> None:
+        """Nothing is asked of a node any more."""
+        self.known.pop(node, None)
+        self.guarded.pop(node, None)
 
-class _Lowered(NamedTuple):
-    """The answers that made a run calls; see the module's first lines."""
 
-    touched: Mapping[Node, _Answer] = {}
-    inside: Mapping[Node, _Answer] = {}
-    fills: Mapping[Node, _Answer] = {}
-    calls: Mapping[Node, _Answer] = {}
+class _Laid(NamedTuple):
+    """What of a node's place calls depend on, wherever that is."""
+
+    extents: tuple[int, ...] | None
+    start: tuple[int, ...] | None
+    owner: Node
+    donor: Node | None
+    scratch_bytes: int
+    is_kept: bool
+    slides: bool
+
+
+Laid = Mapping[Node, _Laid]
+
+
+@dataclass(eq=False)
+class _Lowered:
+    """How a run was lowered: what it was asked, and the answers; see the module's first lines.
+
+    Fields:
+        step, state, asked, laid: the run, what was there, what is handed out, and how nodes lie.
+        boxes: of every node with bytes, what is touched.
+        made_starts: where those begin that are computed or filled, and
+        starts: all.
+        fills: of nodes of which something is lacking.
+        segments: nodes in order, those together that may be one call.
+    """
+
+    step: Step | None = None
+    state: State = field(default_factory=dict)
+    asked: Asked = ()
+    laid: Laid = field(default_factory=dict)
+    boxes: dict[Node, Box] = field(default_factory=dict)
+    made_starts: dict[Node, tuple[Coord, ...]] = field(default_factory=dict)
+    starts: Starts = field(default_factory=dict)
+    fills: dict[Node, list[Fill]] = field(default_factory=dict)
+    segments: Sequence[Sequence[Node]] = ()
+    touched: _Answers = field(default_factory=_Answers)
+    inside: _Answers = field(default_factory=_Answers)
+    filled: _Answers = field(default_factory=_Answers)
+    calls: _Answers = field(default_factory=_Answers)
+
+    @property
+    def guards(self) -> Iterator[Set[Guard]]:
+        """What all of it stands on."""
+        for answers in (self.touched, self.inside, self.filled, self.calls):
+            yield from answers.guarded.values()
+
+
+@dataclass(eq=False)
+class _Differs:
+    """Nodes about which something else is asked than the last time.
+
+    Fields:
+        computed, needed, dirty, filled: what the step says of them.
+        held: what is there.
+        laid: how they lie, over this map; `laid_before` says how they did.
+        handed: what is handed out.
+        touched: who computes or reads how much of them, and
+        boxes: all of what is touched.
+        starts: where they begin.
+    """
+
+    computed: set[Node]
+    needed: set[Node]
+    dirty: set[Node]
+    filled: set[Node]
+    held: set[Node]
+    laid: set[Node]
+    laid_before: Laid
+    handed: set[Node]
+    touched: set[Node] = field(default_factory=set)
+    boxes: set[Node] = field(default_factory=set)
+    starts: set[Node] = field(default_factory=set)
+
+    @property
+    def filling(self) -> set[Node]:
+        """Of which something else may be lacking."""
+        return (
+            self.touched
+            | self.held
+            | self.laid
+            | self.dirty
+            | self.computed
+            | self.filled
+            | (self.handed)
+        )
+
+
+def _differing(one: Mapping[Node, Any], other: Mapping[Node, Any]) -> set[Node]:
+    if one is other:
+        return set()
+    found = {node for node, value in one.items() if other.get(node) != value}
+    return found | (other.keys() - one.keys())
+
+
+def _held_otherwise(one: State, other: State) -> set[Node]:
+    """The same of states, in which equal layers have the same regions."""
+    same = dict[tuple[int, int], bool]()
+    found = other.keys() - one.keys()
+    for node, held in one.items():
+        before = other.get(node)
+        if before is held:
+            continue
+        if before is None or before.start != held.start:
+            found.add(node)
+            continue
+        key = id(before.valid), id(held.valid)
+        if key not in same:
+            same[key] = before.valid == held.valid
+        if not same[key]:
+            found.add(node)
+    return found
+
+
+def _all_of(lists: Mapping[Node, Sequence[Node]], nodes: Iterable[Node]) -> dict[Node, None]:
+    """What these nodes have in lists of their own, each once."""
+    return dict.fromkeys([one for node in nodes for one in lists.get(node, ())])
 
 
 class Appraisals(KnownBindings):
@@ -95,6 +229,7 @@ class Appraisals(KnownBindings):
         hows: numbers for how a node's operands lie, by what that follows from.
         near: of every node with bytes, those that touch them where they are computed, in order.
         ends: of every node with bytes, what of it may be handed out.
+        touches: of every node, whose bytes are touched where it is computed, or handed out.
         followers: of nodes that one other reads, that one, where a kernel may do both.
     """
 
@@ -112,6 +247,11 @@ class Appraisals(KnownBindings):
         self.ends: dict[Node, list[Node]] = {}
         for node in scheduled.graph.ends:
             self.ends.setdefault(scheduled.base[node], []).append(node)
+        self.touches: dict[Node, list[Node]] = {}
+        for base, nodes in self.near.items():
+            for node in (*nodes, *self.ends.get(base, ())):
+                self.touches.setdefault(node, []).append(base)
+        self.order = {base: i for i, base in enumerate(self.near)}
         besides = {op for kernels in KERNELS.values() for one in kernels for op in one.posts}
         readers = Folder.readers_in(scheduled)
         self.followers = {
@@ -151,6 +291,26 @@ class Appraiser(Lowerer):
         super().__init__(scheduled, placement, rules, device, bindings=known)
         self._known = known
         self._addresser = Addresser(self.layout_of, {})
+        self._laid = {node: self._lies(node) for node in known.near}
+        self._members: dict[Node, list[Node]] = {}
+        for node, laid in self._laid.items():
+            self._members.setdefault(laid.owner, []).append(node)
+        self._moved_from: tuple[Laid, Set[Node]] = self._laid, frozenset()
+
+    def _lies(self, node: Node) -> _Laid:
+        placement = self.placement
+        slot = placement.slots.get(node)
+        return _Laid(
+            None if slot is None else slot.extents, None if slot is None else slot.start,
+            placement.group(node), placement.donors.get(node), self._reserved(node),
+            node in placement.retained, node in placement.sliding,
+        )  # fmt: skip
+
+    def _laid_otherwise(self, before: Laid) -> Set[Node]:
+        """Nodes that lie otherwise than over another map: the last one, mostly."""
+        if self._moved_from[0] is not before:
+            self._moved_from = before, _differing(self._laid, before)
+        return self._moved_from[1]
 
     def lowering(
         self,
@@ -160,18 +320,46 @@ class Appraiser(Lowerer):
     ) -> Pausing[Lowering]:
         yield
         asked, run = tuple((demand or {}).values()), (step.run, tuple(STANDING.origin))
-        last = self._known.lowered.get(run, _Lowered())
-        touched, inside, filled, calls = map(_OfNodes, last)
-        boxes = self._touched(step, touched)
-        starts = self._begun(step, state, boxes, inside)
-        state, slid = self._slid(state, starts)
-        fills = self._lacking(step, state, asked, boxes, touched, filled)
-        self._addresser = Addresser(self.layout_of, starts)
-        made = [*slid, *self._calls(step, fills, {node for node, _ in asked}, starts, calls)]
-        after = self._after(step, made, starts)
-        found = (touched.now, inside.now, filled.now, calls.now)
-        self._known.lowered[run] = _Lowered(*found)
+        last = self._known.lowered.get(run)
+        now, differs = self._asked_now(last or _Lowered(), step, state, asked)
+        try:
+            self._touch(now, differs)
+            self._begin(now, differs)
+            state, slid = self._slid(state, now.starts)
+            self._fill(now, state, differs)
+            self._addresser = Addresser(self.layout_of, now.starts)
+            made = [*slid, *self._calls(now, differs)]
+        finally:
+            if STANDING.guards is not None:
+                STANDING.guards.update(*now.guards)
+        after = self._after(step, made, now.starts)
+        self._known.lowered[run] = now
         return Lowering(tuple(made), after, {})
+
+    def _asked_now(
+        self, last: _Lowered, step: Step, state: State, asked: Asked
+    ) -> tuple[_Lowered, _Differs]:
+        """What to go on from, and where what is asked differs."""
+        before, laid = last.step, self._laid_otherwise(last.laid)
+        handed, ends = set[Node](), self.scheduled.graph.ends
+        if asked != last.asked:
+            handed = {self.scheduled.base[node] for node, _ in (*asked, *last.asked)}
+        if before is None:
+            computed = set(step.compute)
+            needed, dirty, filled = set(ends), set(step.dirty), set(step.filled)
+        else:
+            computed = _differing(step.compute, before.compute)
+            needed = {node for node in ends if step.needed.get(node) != before.needed.get(node)}
+            dirty = _differing(step.dirty, before.dirty)
+            filled = set(step.filled ^ before.filled)
+        goes_on = before is not None and step.compute.keys() == before.compute.keys()
+        now = _Lowered(
+            step, state, asked, self._laid, last.boxes.copy(), last.made_starts.copy(),
+            last.starts, last.fills.copy(), last.segments if goes_on else (),
+            last.touched.again(), last.inside.again(), last.filled.again(), last.calls.again(),
+        )  # fmt: skip
+        held = _held_otherwise(state, last.state)
+        return now, _Differs(computed, needed, dirty, filled, held, set(laid), last.laid, handed)
 
     def _number_of_how(self, node: Node) -> int:
         """It follows from the sizes of slots; most nodes have the same in map after map."""
@@ -184,19 +372,28 @@ class Appraiser(Lowerer):
 
     # --- what fits -------------------------------------------------------------------------------
 
-    def _touched(self, step: Step, answers: _OfNodes) -> dict[Node, Box]:
+    def _touch(self, now: _Lowered, differs: _Differs) -> None:
         """The hull of what is computed and read of every node; see `memory.placement.touched`."""
-        boxes: dict[Node, Box] = {}
-        compute, needed, ends = step.compute.get, step.needed.get, self._known.ends
-        for base, near in self._known.near.items():
-            regions = tuple([compute(node) for node in near])
-            if base in ends:
-                regions += tuple([needed(node) for node in ends[base]])
+        assert now.step is not None
+        compute, needed, known = now.step.compute.get, now.step.needed.get, self._known
+        boxes, there = now.boxes, len(now.boxes)
+        for base in _all_of(known.touches, differs.computed | differs.needed):
+            differs.touched.add(base)
+            regions = tuple([compute(node) for node in known.near[base]])
+            regions += tuple([needed(node) for node in known.ends.get(base, ())])
+            box = None
             if any(regions):
-                box = answers.of(base, regions, self._hull, base, regions)
-                if box is not None:
-                    boxes[base] = box
-        return boxes
+                box = now.touched.ask(base, regions, self._hull, base, regions)
+            else:
+                now.touched.forget(base)
+            if box != boxes.get(base):
+                differs.boxes.add(base)
+            if box is None:
+                there -= boxes.pop(base, None) is not None
+            else:
+                boxes[base] = box
+        if len(boxes) > there:  # in order, as they are gone through
+            now.boxes = {base: boxes[base] for base in sorted(boxes, key=known.order.__getitem__)}
 
     def _hull(self, base: Node, regions: Sequence[Region | None]) -> Box | None:
         scheduled, rules, near = self.scheduled, self.rules, self._known.near[base]
@@ -212,51 +409,71 @@ class Appraiser(Lowerer):
                 found = box if found is None else hull_of(found, box)
         return found
 
-    def _begun(
-        self, step: Step, state: State, boxes: Mapping[Node, Box], answers: _OfNodes
-    ) -> Starts:
+    def _begin(self, now: _Lowered, differs: _Differs) -> None:
         """Where each node's bytes begin; raises as `_starts` does where something does not fit."""
-        placement, made = self.placement, step.compute.keys() | step.filled
+        assert now.step is not None
+        placement, boxes, before = self.placement, now.boxes, now.starts
         slots = placement.slots
+        self._begin_made(now, differs)
         if placement.sliding or not boxes.keys() <= slots.keys():
-            return self._starts(step, state)
-        groups: dict[Node, Box] = {}
-        for node, box in boxes.items():
-            if node in made:
-                first = placement.group(node)
-                groups[first] = hull_of(groups[first], box) if first in groups else box
+            now.starts = self._starts(now.step, now.state)
+            differs.starts = _differing(now.starts, before)
+            return
         starts: dict[Node, tuple[Coord, ...]] = dict(self._fixed)
         retained = placement.retained
-        starts |= {node: held.start for node, held in state.items() if node not in retained}
-        for node in boxes:
-            if node in made:
-                starts[node] = placement.begins(node, groups[placement.group(node)])
-        for node, box in boxes.items():
+        starts |= {node: held.start for node, held in now.state.items() if node not in retained}
+        starts |= now.made_starts
+        now.starts, differs.starts = starts, _differing(starts, before)
+        for node in differs.boxes | differs.laid | differs.starts:
+            box = boxes.get(node)
+            if box is None:
+                now.inside.forget(node)
+                continue
             slot, start = slots[node], starts[node]
-            if not answers.of(node, (box, slot.extents, start), slot.holds, box, start):
-                return self._starts(step, state)
-        self._check_donors(step, starts)
-        return starts
+            if not now.inside.ask(node, (box, slot.extents, start), slot.holds, box, start):
+                now.starts = self._starts(now.step, now.state)
+                return
+        self._check_donors(now.step, starts)
+
+    def _begin_made(self, now: _Lowered, differs: _Differs) -> None:
+        """The same of what is computed or filled: where all begins that has the same owner."""
+        step, boxes, starts = now.step, now.boxes, now.made_starts
+        assert step is not None
+        if self.placement.sliding:
+            starts.clear()
+            return
+        owners = dict[Node, None]()
+        for node in differs.boxes | differs.laid | differs.computed | differs.filled:
+            starts.pop(node, None)
+            for laid in (self._laid.get(node), differs.laid_before.get(node)):
+                if laid is not None:
+                    owners[laid.owner] = None
+        for owner in owners:
+            members = [
+                node
+                for node in self._members.get(owner, ())
+                if node in boxes and (node in step.compute or node in step.filled)
+            ]
+            if members:
+                hull = reduce(hull_of, [boxes[node] for node in members])
+                starts |= {n: self.placement.begins(n, hull) for n in members if n in self._slots}
 
     # --- what is put there -----------------------------------------------------------------------
 
-    def _lacking(
-        self,
-        step: Step,
-        state: State,
-        asked: Asked,
-        boxes: Mapping[Node, Box],
-        touched: _OfNodes,
-        answers: _OfNodes,
-    ) -> dict[tuple[Node | None, int], list[Instruction]]:
-        """Fills, by who looks at them in which of its calls; nobody for those who asked."""
-        retained, base_of = self.placement.retained, self.scheduled.base
-        sliding = self.placement.sliding
+    def _fill(self, now: _Lowered, state: State, differs: _Differs) -> None:
+        """What of each node is lacking where somebody looks."""
+        step, boxes = now.step, now.boxes
+        assert step is not None
+        retained, sliding = self.placement.retained, self.placement.sliding
         handed: dict[Node, Asked] = {}
-        for node, region in asked:
-            handed[base_of[node]] = (*handed.get(base_of[node], ()), (node, region))
-        found: dict[tuple[Node | None, int], list[Instruction]] = {}
-        for base in boxes:
+        for node, region in now.asked:
+            base = self.scheduled.base[node]
+            handed[base] = (*handed.get(base, ()), (node, region))
+        for base in {*boxes, *differs.filling} if sliding else differs.filling:
+            if base not in boxes:
+                now.filled.forget(base)
+                now.fills.pop(base, None)
+                continue
             held, left = state.get(base), None
             if held is not None and (
                 base in retained
@@ -264,8 +481,16 @@ class Appraiser(Lowerer):
                 or not (base in step.compute or base in step.filled)
             ):
                 left = held.valid, step.dirty.get(base, EMPTY)
-            about = touched.now[base].asked, left, handed.get(base, ())
-            for reader, call, part in answers.of(base, about, self._filled_of, base, *about):
+            about = now.touched.known[base].asked, left, handed.get(base, ())
+            now.fills[base] = now.filled.ask(base, about, self._filled_of, base, *about)
+            if not now.fills[base]:
+                del now.fills[base]
+
+    def _fills_by_reader(self, now: _Lowered) -> dict[tuple[Node | None, int], list[Instruction]]:
+        """Fills, by who looks at them in which of its calls; nobody for those who asked."""
+        found: dict[tuple[Node | None, int], list[Instruction]] = {}
+        for base in sorted(now.fills, key=self._known.order.__getitem__):
+            for reader, call, part in now.fills[base]:
                 fill = self.filled(base, part, View(ARENA, base.dtype, part.extents, (), 0))
                 found.setdefault((reader, call), []).append(fill)
         return found
@@ -299,30 +524,40 @@ class Appraiser(Lowerer):
 
     # --- calls -----------------------------------------------------------------------------------
 
-    def _calls(
-        self,
-        step: Step,
-        fills: Mapping[tuple[Node | None, int], list[Instruction]],
-        handed: Collection[Node],
-        starts: Starts,
-        answers: _OfNodes,
-    ) -> Iterator[Instruction]:
+    def _calls(self, now: _Lowered, differs: _Differs) -> Iterator[Instruction]:
         """All calls in order, each by a kernel; several as one where some kernel does that."""
-        for nodes in self._segments(step.compute):
+        assert now.step is not None
+        compute, known, answers = now.step.compute, now.calls.known, now.calls
+        fills, handed = self._fills_by_reader(now), {node for node, _ in now.asked}
+        again: Collection[Node] = _all_of(self._known.near, differs.laid | differs.starts)
+        again = {*again, *differs.computed}
+        if not now.segments:
+            now.segments, again = list(self._segments(compute)), compute.keys()
+        for node in differs.computed:
+            if node not in compute:
+                answers.forget(node)
+        for nodes in now.segments:
             if len(nodes) > 1:
                 apart = [
                     one
                     for node in nodes
-                    for i, made in enumerate(self._sketches(node, step.compute[node]))
+                    for i, made in enumerate(self._sketches(node, compute[node]))
                     for one in (*fills.get((node, i), ()), made)
                 ]
                 for chain in self._folder.chains(apart, handed):
-                    yield from self._chained(chain, step.compute, starts, answers)
+                    yield from self._chained(chain, compute, now.starts, answers)
                 continue
             [node] = nodes
-            region = step.compute[node]
-            about = region, self._how(node), self._begin(node, starts)
-            for i, made in enumerate(answers.of(node, about, self._chosen_calls, node, region)):
+            if node in again:
+                region = compute[node]
+                about = region, self._how(node), self._place(node, now.starts)
+                calls = answers.ask(node, about, self._chosen_calls, node, region)
+            else:
+                calls = known[node].found
+            if not fills:
+                yield from calls
+                continue
+            for i, made in enumerate(calls):
                 yield from fills.get((node, i), ())
                 yield made
         yield from fills.get((None, 0), ())
@@ -332,7 +567,7 @@ class Appraiser(Lowerer):
         chain: Sequence[Calls],
         compute: Mapping[Node, Region],
         starts: Starts,
-        answers: _OfNodes,
+        answers: _Answers,
     ) -> Sequence[Instruction]:
         """Calls that may be one, by kernels; fills as they are."""
         first = chain[0][0]
@@ -342,13 +577,13 @@ class Appraiser(Lowerer):
             first.box,
             tuple(
                 [
-                    (len(calls), node, compute[node], self._how(node), self._begin(node, starts))
+                    (len(calls), node, compute[node], self._how(node), self._place(node, starts))
                     for calls in chain
                     for node in (calls[0].node,)
                 ]
             ),
         )
-        return answers.of(first.node, about, self._chosen_chain, chain)
+        return answers.ask(first.node, about, self._chosen_chain, chain)
 
     def _chosen_chain(self, chain: Sequence[Calls]) -> tuple[Instruction, ...]:
         return tuple(
@@ -370,7 +605,7 @@ class Appraiser(Lowerer):
         if found:
             yield found
 
-    def _begin(self, node: Node, starts: Starts) -> Hashable:
+    def _place(self, node: Node, starts: Starts) -> Hashable:
         """Where a result begins, and the operands whose bytes it takes over."""
         taken = self._taken(node)
         if not taken:
@@ -401,7 +636,7 @@ class Appraiser(Lowerer):
 
     def _appraised(self, made: Instruction) -> Appraised:
         site = self._site(made.node, made.box, self._addresser)
-        return Appraised(self._any(made.node, site).kernel, site)
+        return Appraised(self._any(made.node, site).kernel, _lying_still(site))
 
     def _as_one(self, calls: Calls) -> Instruction | None:
         nodes = [made.node for made in calls]
@@ -425,7 +660,7 @@ class Appraiser(Lowerer):
         sites = [self._site(made.node, made.box, self._addresser) for made in calls]
         there = joined_site(nodes, sites)
         with suppress(DoesNotFit):
-            return Appraised(self._best(first, there, posts).kernel, there)
+            return Appraised(self._best(first, there, posts).kernel, _lying_still(there))
         return None
 
     def _alike(self, made: Instruction, last: Instruction, chain: Sequence[Node]) -> Hashable:
@@ -448,3 +683,16 @@ class Appraiser(Lowerer):
         """Whether what is read of an operand lies exactly where a result does."""
         view = self._addresser.view
         return is_there(view(operand, read), view(last.node, last.box))
+
+
+def _lying_still(site: Site) -> Site:
+    """A site for runs of all classes: where bytes begin may be told by symbols of one of them."""
+    origin = tuple(STANDING.origin)
+
+    def still(view: View | None) -> View | None:
+        return view and replace(view, offset=at(view.offset, origin))
+
+    out, posts = replace(site.out, offset=at(site.out.offset, origin)), site.posts
+    return replace(
+        site, out=out, ins=tuple(map(still, site.ins)), posts=tuple(map(_lying_still, posts))
+    )
