@@ -305,3 +305,22 @@ def test_models_stay_right_after_edits(make: Callable[[Any], nn.Module], opaque:
             expected = getattr(right, output)
             assert np.abs(array - expected.numpy()).max() <= 1e-5 * float(expected.abs().max())
         ids[0, place] = (ids[0, place] + 7) % 60
+
+
+class Strided(nn.Module):
+    """Every second row's first element is set: PyTorch writes where that stops as the largest
+    integer there is.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = x * 1
+        y[::2, 0] = 0.0
+        return y
+
+
+def test_the_largest_integers_are_read_back(tmp_path: Path) -> None:
+    x = torch.randn(4, 3)
+    imported = from_torch(Strided().eval(), (x,))
+    save_graph(imported.graph, tmp_path / "graph.json")
+    found = GraphSession(load_graph(tmp_path / "graph.json")).run({"x": x})["output"]
+    np.testing.assert_array_equal(found, Strided()(x).numpy())

@@ -408,6 +408,36 @@ def test_a_hint_that_leaves_out_a_change_is_found(session: CheckedSession) -> No
     session.run({"x": x}, changed={"x": [np.s_[2], np.s_[5]]}, check=True)
 
 
+def test_a_hint_of_many_boxes_is_checked_as_it_is() -> None:
+    """More than what differs is told by: ten elements, exactly those that differ."""
+    g = GraphBuilder()
+    g.output("y", g.input("x", (6, 6)) * 2.0)
+    session, x = GraphSession(g.build(), calibrate=False), np.zeros((6, 6), np.float32)
+    session.run(x)
+    where = [(i, j) for i in range(4) for j in range(6) if (i + j) % 2 == 0][:10]
+    for at in where:
+        x[at] = 1
+    with pytest.raises(HintError, match=r"x changed at \{\[3:4, 1:2\]\}, which"):
+        session.run(x, changed=where[:-1], check=True)
+    np.testing.assert_array_equal(session.run(x, changed=where, check=True)["y"], 2 * x)
+
+
+def test_arguments_of_another_kind_are_named() -> None:
+    g = GraphBuilder()
+    g.output("y", g.input("x", (2,)) * 2.0)
+    graph = g.build()
+    with pytest.raises(PlanError, match="program_bytes='x'"):
+        GraphSession(graph, program_bytes="x")  # type: ignore[arg-type]
+    with pytest.raises(PlanError, match="program_bytes=-1"):
+        GraphSession(graph, program_bytes=-1)
+    GraphSession(graph, {"extra": np.zeros(2, np.float32)}, ignore_weights="extra")
+    session = GraphSession(graph)
+    with pytest.raises(PlanError, match="3 is no plan; pass a Plan"):
+        session.adopt(3)  # type: ignore[arg-type]
+    with pytest.raises(PlanError, match="path=3 is a int"):
+        session.take(3)  # type: ignore[arg-type]
+
+
 def test_a_hint_for_what_is_not_there_is_named(session: CheckedSession) -> None:
     session.run()
     with pytest.raises(InputError, match="unknown input 'z'"):

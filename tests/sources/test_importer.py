@@ -943,3 +943,32 @@ def test_one_of_a_batch_is_computed_alone_where_rows_were_made_one_list(bias: bo
         found = session.run(x)["output"]
         torch.testing.assert_close(found, module(x), atol=1e-5, rtol=1e-5)
         assert session.last.recomputed == pytest.approx(1 / 6, abs=0.01)
+
+
+class Masked(nn.Module):
+    """A buffer and an argument of one name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mask", torch.tensor([1.0, 2.0, 3.0]))
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        return x * self.mask * mask
+
+
+def test_an_input_of_the_name_of_a_buffer_gets_another_one() -> None:
+    x, mask = torch.randn(2, 3), torch.tensor([1.0, 0.0, 1.0])
+    with pytest.raises(ImporterError, match=r"'mask' is an input and a parameter .*'mask_in'"):
+        from_torch(Masked().eval(), (x, mask))
+    imported = from_torch(Masked().eval(), (x, mask), names={"mask": "mask_in"})
+    assert set(imported.graph.inputs) == {"x", "mask_in"}
+    found = GraphSession(imported).run({"x": x, "mask_in": mask})["output"]
+    np.testing.assert_allclose(found, Masked()(x, mask).numpy())
+    with pytest.raises(ImporterError, match=r"names=\{'x': 'mask_in'\}"):
+        from_torch(Masked().eval(), (x, mask), names={"x": "mask", "mask": "m"})
+
+
+def test_one_name_may_be_fixed_without_a_list() -> None:
+    x = torch.randn(2, 3)
+    imported = from_torch(Masked().eval(), (x, torch.ones(3)), fixed="mask")
+    assert set(imported.graph.inputs) == {"x"}

@@ -111,6 +111,15 @@ def cut(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
+def one_or_more(names: str | Sequence[str]) -> Sequence[str]:
+    """A list of names, where one may stand by itself.
+
+    >>> one_or_more("mask"), one_or_more(["mask", "ids"])
+    (['mask'], ['mask', 'ids'])
+    """
+    return [names] if isinstance(names, str) else names
+
+
 def shorten(value: Any) -> str:
     """A value in ASCII, for a message."""
     text = ascii(value)

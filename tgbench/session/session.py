@@ -29,7 +29,7 @@ from tgbench.base.collector import collect_dropped, lasting
 from tgbench.base.errors import ExactnessError, PlanError, check_choice, check_kind, check_number
 from tgbench.base.files import is_there
 from tgbench.base.switches import telling
-from tgbench.base.words import shorten
+from tgbench.base.words import one_or_more, shorten
 from tgbench.costs.nearby import Nearby
 from tgbench.graph.graph import Graph
 from tgbench.graph.op_table import numpy_dtype
@@ -75,7 +75,7 @@ class GraphSession(Facts):
         buckets: how changed boxes of inputs and states are rounded, {"ids": "exact" | "pow2" |
             "full"}; inputs are exact by default.
         retain: "auto", or "all" to keep every value that another one reads, or a later run again.
-        ignore_weights: name patterns that may be in the file and are not used.
+        ignore_weights: name patterns, or one, that may be in the file and are not used.
         program_bytes: bound on remembered programs; the least used go first.
         records: measured times, a `Records` or its path or URL; None for the user's own, in the
             cache folder. With exact="bitwise" also what was found out about bits, and what is
@@ -133,7 +133,7 @@ class GraphSession(Facts):
         trace: str | Path | Trace | None = None,
         buckets: Mapping[str, Any] | BucketSpace | None = None,
         retain: Retain = "auto",
-        ignore_weights: Sequence[str] = (),
+        ignore_weights: str | Sequence[str] = (),
         program_bytes: int = 256 << 20,
         progress: Any = None,
         records: Any = None,
@@ -153,6 +153,7 @@ class GraphSession(Facts):
             raise ExactnessError(f"exact={exact!r} is not known; pass 'bitwise', or leave it out")
         check_choice(PlanError, "retain", retain, get_args(Retain))
         check_number(PlanError, "tolerance", tolerance)
+        check_number(PlanError, "program_bytes", program_bytes, whole=True, optional=False)
         if not isinstance(plan, (Plan, str, Path, NoneType)):
             raise PlanError(f"plan={shorten(plan)} is no plan; pass a Plan or a path")
         check_kind(PlanError, "path", path, PlanPath, "pass what session.paths()[3].chosen() gives")
@@ -171,7 +172,7 @@ class GraphSession(Facts):
         self.tolerance = tolerance
         with lasting():  # code that is loaded with the first weights as well
             ground = LoadedGraph.of(
-                graph, weights, self.arena, ignore_weights, packed_bytes,
+                graph, weights, self.arena, one_or_more(ignore_weights), packed_bytes,
                 exact=exact is not None, weights_dtype=weights_dtype, arithmetic=arithmetic,
                 weights_copy=weights_copy, way=self._along, limits=limits,
             )  # fmt: skip
@@ -229,6 +230,7 @@ class GraphSession(Facts):
         Raises PlanError for a path of another graph, or one that allows larger errors than the
         session does.
         """
+        check_kind(PlanError, "path", path, PlanPath, "pass what session.paths()[3].chosen() gives")
         graph = self.ground.held if path is None else opened(path, self.ground.held, self.tolerance)
         with self.arena.lock:
             self.keeper.follow_arena()
@@ -395,6 +397,8 @@ class GraphSession(Facts):
 
     def adopt(self, plan: Plan) -> None:
         """Put a plan for this graph in force; raises PlanError for one that does not fit."""
+        if not isinstance(plan, Plan):
+            raise PlanError(f"{shorten(plan)} is no plan; pass a Plan: `Plan.load` reads a file")
         with self.arena.lock:
             found = self.planning.checked(plan)
             self.planning.take_over(found)

@@ -25,7 +25,7 @@ import tgbench.sources.torch.rows.neural
 import tgbench.sources.torch.rows.recurrent
 import tgbench.sources.torch.rows.reduction  # noqa: F401  (these fill the table)
 from tgbench.base.errors import ImporterError, TgbenchError
-from tgbench.base.words import shorten
+from tgbench.base.words import one_or_more, shorten
 from tgbench.graph.ops.opaque.aten import refusal
 from tgbench.graph.recognise import recognise
 from tgbench.graph.simplify import simplify
@@ -48,7 +48,7 @@ def from_torch(
     *,
     kwargs: Mapping[str, Any] | None = None,
     names: Mapping[str, str] | None = None,
-    fixed: Sequence[str] = (),
+    fixed: str | Sequence[str] = (),
     share: bool = False,
 ) -> Imported:
     """The graph of a module, with its weights as they are now.
@@ -63,7 +63,7 @@ def from_torch(
         example_inputs: what forward takes by position, as a tuple; left out for a program.
         kwargs: what it takes by name.
         names: other names for inputs and outputs, by the name they would have.
-        fixed: names of tensor inputs that never change: masks, positions.
+        fixed: names of tensor inputs, or one, that never change: masks, positions.
         share: take the module's own tensors instead of a copy of them. Nobody may write into them
             as long as sessions use them. A run that finds that somebody did (an optimiser,
             `load_state_dict`, `weight.mul_`) raises WeightsError; what PyTorch does not count
@@ -84,7 +84,7 @@ def from_torch(
     output output: float32[3, 2]
     """
     with _exported(module, example_inputs, kwargs) as exported:
-        built = _built(exported, fixed, names or {})
+        built = _built(exported, one_or_more(fixed), names or {})
     Support.of(built).check()
     imported = _imported(built)
     weights = imported.weights if share else _copies(imported.weights)
@@ -118,7 +118,7 @@ def supported(
     example_inputs: Sequence[Any] = (),
     *,
     kwargs: Mapping[str, Any] | None = None,
-    fixed: Sequence[str] = (),
+    fixed: str | Sequence[str] = (),
 ) -> Support:
     """Every op of a module, how often it stands there, and whether the importer knows it.
 
@@ -134,7 +134,7 @@ def supported(
     aten.relu.default yes
     """
     with _exported(module, example_inputs, kwargs) as exported:
-        return Support.of(_built(exported, fixed, {}))
+        return Support.of(_built(exported, one_or_more(fixed), {}))
 
 
 @contextmanager

@@ -37,6 +37,7 @@ SHAPE_ONLY = frozenset({  # ops whose result follows from the shape of their ope
     "aten.full_like.default", "aten.zeros_like.default", "aten.ones_like.default",
     "aten.new_zeros.default", "aten.new_ones.default", "aten.new_full.default",
 })  # fmt: skip
+OF_THE_MODULE = ("parameter", "state")  # kinds of leaves, whose names the module gives
 CACHE = "past_key_values"
 NO_CACHE = (
     "a cache of keys and values is among the outputs; pass kwargs={'use_cache': False}: "
@@ -108,10 +109,18 @@ class TorchProgram:
                 )
         leaves = {
             node: replace(leaf, name=names.get(leaf.name, leaf.name))
-            if leaf.name in self.inputs
+            if leaf.name in self.inputs and leaf.kind not in OF_THE_MODULE
             else leaf
             for node, leaf in self.leaves.items()
         }
+        given = {leaf.name for leaf in leaves.values() if leaf.kind == "input"}
+        for leaf in leaves.values():
+            if leaf.kind in OF_THE_MODULE and leaf.name in given:
+                name = next((old for old, new in names.items() if new == leaf.name), leaf.name)
+                raise ImporterError(
+                    f"{leaf.name!r} is an input and a {leaf.kind} of the module; give the input "
+                    f"another name: names={{{name!r}: {leaf.name + '_in'!r}}}"
+                )
         outputs = {names.get(name, name): node for name, node in self.outputs.items()}
         inputs = tuple(names.get(name, name) for name in self.inputs)
         return replace(self, leaves=leaves, outputs=outputs, inputs=inputs)
