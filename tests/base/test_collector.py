@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -12,7 +13,7 @@ from interrupts.injecting import Injector, Point, places
 
 import tgbench as tg
 from tgbench.base import collector
-from tgbench.base.collector import FEW, collect_dropped, lasting
+from tgbench.base.collector import FEW, collect_dropped, lasting, tend, unseen
 from tgbench.session import running
 
 
@@ -101,3 +102,55 @@ def test_no_later_run_looks_at_what_was_made_for_the_first_answer(
     for i in range(3):
         session.run(np.full((8, 8), i, np.float32))
     assert runs == [1]
+
+
+def rest() -> int:
+    with unseen():
+        return gc.get_freeze_count()
+
+
+def test_what_was_there_is_unseen_while_a_block_runs() -> None:
+    with unseen():
+        assert not gc.isenabled()
+        assert gc.get_freeze_count() > FEW
+    assert gc.isenabled()
+    assert gc.get_freeze_count() < FEW
+    gc.freeze()
+    try:
+        rest()
+        assert gc.get_freeze_count() > FEW
+    finally:
+        gc.unfreeze()
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
+def test_what_an_interrupt_leaves_unseen_is_let_go(error: type[BaseException]) -> None:
+    files = ("/tgbench/base/collector.py", "/contextlib.py")
+    found = [place for place in places(rest) if place.code.co_filename.endswith(files)]
+    assert len(found) > 50
+    for place in found:
+        with pytest.raises(error):
+            Injector(Point(place, 0), error).call(rest)
+        rest()
+        assert gc.isenabled(), str(place)
+        assert gc.get_freeze_count() < FEW, str(place)
+
+
+class Circle:
+    """An object that holds itself."""
+
+    def __init__(self) -> None:
+        self.me = self
+
+
+def test_what_is_dropped_inside_goes_when_that_is_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(collector, "MOST_YOUNG", 1_000)
+    with unseen():
+        gone = weakref.ref(Circle())
+        tend()
+        assert gone() is not None
+        kept = [[] for _ in range(2_000)]
+        tend()
+        assert gone() is None
+    assert len(kept) == 2_000
+    tend()  # outside it does nothing

@@ -43,7 +43,8 @@ def test_what_steps_touch_and_compute_is_found_from_those_of_the_last_time(
         every = steps_of(judge_, judge_.retention(keep))
         steps = [step for step in every if data.draw(st.booleans())]
         used, computed = tally.of(steps)
-        expected = Footprint.joined(map(runs.footprint_of, dict.fromkeys(steps)))
+        each = {id(used): used for used in map(runs.footprint_of, steps)}
+        expected = Footprint.joined(each.values())
         assert (used.hulls, used.extents) == (expected.hulls, expected.extents)
         assert list(used.made) == list(expected.made)
         parts = {part for step in steps for part in step.compute.items()}
@@ -57,16 +58,17 @@ def test_an_interrupt_leaves_nothing_half_counted() -> None:
     every = [*dict.fromkeys(steps_of(judge_, judge_.retention(keep)))]
     tally = StepTally(runs.footprint_of)
     tally.of(every)
-    counted = every[0].compute
+    gone = runs.footprint_of(every[0])
+    counted, rest = gone.extents, [one for one in every if runs.footprint_of(one) is not gone]
 
-    class Interrupting(dict[Node, Region]):
+    class Interrupting(dict[Node, tuple[int, ...]]):
         def items(self) -> NoReturn:
             raise KeyboardInterrupt
 
-    object.__setattr__(every[0], "compute", Interrupting(counted))
+    object.__setattr__(gone, "extents", Interrupting(counted))
     with pytest.raises(KeyboardInterrupt):
-        tally.of(every[1:])
-    object.__setattr__(every[0], "compute", counted)
+        tally.of(rest)
+    object.__setattr__(gone, "extents", counted)
     used, computed = tally.of(every)
     assert used.hulls == Footprint.joined(map(runs.footprint_of, every)).hulls
     assert set(computed) == {node for step in every for node in step.compute}

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import pairwise
+from itertools import chain, pairwise
 from operator import attrgetter
 from typing import NamedTuple, TypeAlias
 
@@ -312,11 +312,12 @@ def _together(
     uses: Footprint, pairs: Mapping[Node, Node], leader: Mapping[Node, Node]
 ) -> Iterator[tuple[Node, tuple[int, ...]]]:
     """What one run holds of each buffer that several nodes own."""
-    paired = {*pairs, *pairs.values()}
+    owners: dict[Node, list[Node]] = {}
+    for node in dict.fromkeys(chain(pairs, pairs.values())):
+        owners.setdefault(leader[node], []).append(node)
+    each = [(first, tuple(sorted(nodes, key=_index))) for first, nodes in owners.items()]
     for made in uses.made:
-        hulls: dict[Node, Box] = {}
-        for node in paired.intersection(made):
-            first, box = leader[node], made[node]
-            hulls[first] = hulls[first].hull(box) if first in hulls else box
-        for first, box in hulls.items():
-            yield first, tuple(map(int, box.extents))
+        for first, nodes in each:
+            held = made.together(nodes)
+            if held:
+                yield first, held

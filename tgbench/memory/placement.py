@@ -43,6 +43,7 @@ from tgbench.runs.propagate import Step, Storage
 from tgbench.runs.rules import Rules
 
 ALIGNMENT = 64
+MOST_TOGETHER = 4  # ways in which a node shares bytes with others, that are remembered
 SPACE_BYTES = 1 << 56  # more than any device has
 MOST_DEVICES = 64  # whose spaces 64 bits tell apart
 
@@ -233,6 +234,27 @@ class Placement:
         )
 
 
+class WrittenBoxes(dict[Node, Box]):
+    """What a run touches of each node that it writes."""
+
+    def __init__(self, boxes: Mapping[Node, Box]) -> None:
+        super().__init__(boxes)
+        self._together: dict[tuple[Node, ...], tuple[int, ...]] = {}
+
+    def together(self, nodes: tuple[Node, ...]) -> tuple[int, ...]:
+        """How large a buffer of several nodes is, of which this is there at once; () where nothing
+        is. Remembered: maps of one graph share bytes in few ways.
+        """
+        found = self._together.get(nodes)
+        if found is None:
+            boxes = [self[node] for node in nodes if node in self]
+            found = tuple(map(int, reduce(hull_of, boxes).extents)) if boxes else ()
+            if len(self._together) > MOST_TOGETHER * len(self):
+                self._together.clear()
+            self._together[nodes] = found
+        return found
+
+
 @dataclass(frozen=True)
 class Footprint:
     """What a set of runs touches of each stored node.
@@ -248,7 +270,7 @@ class Footprint:
 
     hulls: Mapping[Node, Box]
     extents: Mapping[Node, tuple[int, ...]]
-    made: tuple[Mapping[Node, Box], ...] = ()
+    made: tuple[WrittenBoxes, ...] = ()
     behind: frozenset[Node] = frozenset()
     ahead: frozenset[Node] = frozenset()
 
@@ -257,7 +279,7 @@ class Footprint:
         """What several sets of runs touch."""
         boxes: dict[Node, dict[Box, None]] = {}
         sizes: dict[Node, dict[tuple[int, ...], None]] = {}
-        made: list[Mapping[Node, Box]] = []
+        made: list[WrittenBoxes] = []
         behind, ahead = set[Node](), set[Node]()
         for part in parts:
             for node, box in part.hulls.items():
@@ -333,7 +355,9 @@ def footprint(step: Step, scheduled: ScheduledGraph, rules: Rules) -> Footprint:
         if not node.is_leaf
     }
     sizes = {node: tuple(map(value_of, box.extents)) for node, box in hulls.items()}
-    made = {n: box for n, box in hulls.items() if n in step.compute or n in step.filled}
+    made = WrittenBoxes(
+        {n: box for n, box in hulls.items() if n in step.compute or n in step.filled}
+    )
     around = {node: _around(node, made[node], step.compute.get(node)) for node in made}
     behind = frozenset(node for node, (is_behind, _) in around.items() if is_behind)
     ahead = frozenset(node for node, (_, is_ahead) in around.items() if is_ahead)

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from tgbench.base.memo import Memo
+from tgbench.base.memo import Latest, Memo
 from tgbench.base.regions import Region
 from tgbench.graph.graph import Node
 from tgbench.memory.placement import Footprint, Placement, Retention, footprint
@@ -24,6 +24,7 @@ from tgbench.runs.split import WHOLE, Cut, Demand, demands, early
 
 REMEMBERED = 200_000  # regions, of each kind of answer
 RETENTIONS = 16  # of which propagators are at hand
+NO_FOOTPRINT = None, None, None
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,6 +70,7 @@ class Runs:
         most = max(REMEMBERED // max(len(scheduled.schedule), 1), 1)
         memo = rules.allowance.memo
         self._steps, self._footprints = memo(most), memo(most)
+        self._alike = Latest[int, tuple[Any, Any, Footprint | None]](most)
         self.before = Before(scheduled.graph, scheduled.schedule, rules)
         self._demands, self._begun = memo(most), memo(most)
         self._distinct = lru_cache(RETENTIONS)(self._new_distinct)
@@ -187,8 +189,16 @@ class Runs:
         )  # fmt: skip
 
     def footprint_of(self, step: Step) -> Footprint:
-        """What one step touches."""
-        found: Footprint = self._footprints.get(step, footprint, step, self.scheduled, self.rules)
+        """What one step touches; of those that compute the same, mostly, it is one object."""
+        found: Footprint = self._footprints.get(step, self._touched_by, step)
+        return found
+
+    def _touched_by(self, step: Step) -> Footprint:
+        ends = tuple([step.needed.get(node) for node in self.scheduled.graph.ends])
+        computed, about, found = self._alike.get(id(step.compute), NO_FOOTPRINT)
+        if found is None or computed is not step.compute or about != (step.filled, ends):
+            found = footprint(step, self.scheduled, self.rules)
+            self._alike[id(step.compute)] = step.compute, (step.filled, ends), found
         return found
 
     def distinct(self, scenarios: Sequence[Scenario]) -> list[Scenario]:

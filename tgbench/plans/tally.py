@@ -21,6 +21,7 @@ from tgbench.runs.propagate import Step
 
 Value = TypeVar("Value", bound=Hashable)
 Computed = Mapping[Node, tuple[Region, ...]]  # each region of a node once, the same while they are
+Used = tuple[Footprint, Mapping[Node, Region]]  # what steps touch, and compute
 
 
 class _Counted(dict[Node, dict[Value, int]]):
@@ -67,12 +68,12 @@ class StepTally:
     """Joins what steps touch and compute.
 
     Args:
-        footprint: of one step.
+        footprint: of one step; steps that have the same one compute the same.
     """
 
     def __init__(self, footprint: Callable[[Step], Footprint]) -> None:
         self._footprint = footprint
-        self._steps: dict[Step, Footprint] | None = None  # until it is known what is in there
+        self._used: dict[int, Used] | None = None  # until it is known what is in there
 
     def _begin(self) -> None:
         self._boxes, self._sizes = _Counted[Box](), _Counted[tuple[int, ...]]()
@@ -83,27 +84,29 @@ class StepTally:
 
     def of(self, steps: Iterable[Step]) -> tuple[Footprint, Computed]:
         """What they touch in all, and what they compute of each node, until others are asked of."""
-        before, self._steps = self._steps, None  # as an interrupt leaves it: begin anew
+        before, self._used = self._used, None  # as an interrupt leaves it: begin anew
         if before is None:
             self._begin()
             before = {}
-        now = {step: before[step] if step in before else self._footprint(step) for step in steps}
-        for step, used in now.items():
-            if step not in before:
+        pairs = ((self._footprint(step), step.compute) for step in dict.fromkeys(steps))
+        now = {id(used): (used, compute) for used, compute in pairs}
+        for number, (used, compute) in now.items():
+            if number not in before:
                 self._boxes.add(used.hulls.items())
                 self._sizes.add(used.extents.items())
-                self._regions.add(step.compute.items())
-        for step, used in before.items():
-            if step not in now:
+                self._regions.add(compute.items())
+        for number, (used, compute) in before.items():
+            if number not in now:
                 self._boxes.remove(used.hulls.items())
                 self._sizes.remove(used.extents.items())
-                self._regions.remove(step.compute.items())
-        self._steps = now
+                self._regions.remove(compute.items())
+        self._used = now
+        every = [used for used, _ in now.values()]
         self._boxes.put(self._hulls, lambda boxes: reduce(Box.hull, boxes))
         self._sizes.put(self._extents, lambda sizes: reduce(largest, sizes))
         self._regions.put(self._computed, tuple)
-        made = tuple([one for used in now.values() for one in used.made])
-        behind = frozenset[Node]().union(*(used.behind for used in now.values()))
-        ahead = frozenset[Node]().union(*(used.ahead for used in now.values()))
+        made = tuple([one for used in every for one in used.made])
+        behind = frozenset[Node]().union(*(used.behind for used in every))
+        ahead = frozenset[Node]().union(*(used.ahead for used in every))
         found = Footprint(dict(self._hulls), dict(self._extents), made, behind, ahead)
         return found, self._computed

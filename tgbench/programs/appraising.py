@@ -72,15 +72,15 @@ class _Answer(NamedTuple):
 
 
 @dataclass(eq=False)
-class _Answers:
+class _KnownAnswers:
     """Of one kind, by node; those that stand on guards, besides."""
 
     known: dict[Node, _Answer] = field(default_factory=dict)
     guarded: dict[Node, Set[Guard]] = field(default_factory=dict)
 
-    def again(self) -> _Answers:
+    def again(self) -> _KnownAnswers:
         """The same, to go on from."""
-        return _Answers(self.known.copy(), self.guarded.copy())
+        return _KnownAnswers(self.known.copy(), self.guarded.copy())
 
     def ask(self, node: Node, asked: Hashable, find: Callable[..., R], *about: Any) -> R:
         """What was found, if the same was asked the last time."""
@@ -138,10 +138,10 @@ class _Lowered:
     starts: Starts = field(default_factory=dict)
     fills: dict[Node, list[Fill]] = field(default_factory=dict)
     segments: Sequence[Sequence[Node]] = ()
-    touched: _Answers = field(default_factory=_Answers)
-    inside: _Answers = field(default_factory=_Answers)
-    filled: _Answers = field(default_factory=_Answers)
-    calls: _Answers = field(default_factory=_Answers)
+    touched: _KnownAnswers = field(default_factory=_KnownAnswers)
+    inside: _KnownAnswers = field(default_factory=_KnownAnswers)
+    filled: _KnownAnswers = field(default_factory=_KnownAnswers)
+    calls: _KnownAnswers = field(default_factory=_KnownAnswers)
 
     @property
     def guards(self) -> Iterator[Set[Guard]]:
@@ -567,7 +567,7 @@ class Appraiser(Lowerer):
         chain: Sequence[Calls],
         compute: Mapping[Node, Region],
         starts: Starts,
-        answers: _Answers,
+        answers: _KnownAnswers,
     ) -> Sequence[Instruction]:
         """Calls that may be one, by kernels; fills as they are."""
         first = chain[0][0]

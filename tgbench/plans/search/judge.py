@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tgbench.base.collector import tend
 from tgbench.base.errors import PlanError
 from tgbench.base.memo import Latest
 from tgbench.base.regions import Box
@@ -196,6 +197,7 @@ class Judge:
             most, stop: end the replay before its time (see `replay`); the model, where there is
                 one, then says what the rest takes.
         """
+        tend()
         try:
             replayed = replay(
                 self.scheduled, self.rules, placement, cut, self.workload.circle,

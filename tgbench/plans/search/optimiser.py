@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
 
-from tgbench.base.collector import lasting
+from tgbench.base.collector import lasting, unseen
 from tgbench.base.errors import BudgetError, PlanError, check_choice
 from tgbench.memory.storage import ScheduledGraph
 from tgbench.plans.decisions import Classes, Decisions
@@ -105,7 +105,7 @@ class Optimiser:
         Raises BudgetError if nothing fits, PlanError for an unknown mode.
         """
         check_choice(PlanError, "mode", mode, MODES)
-        with self.judge.rules.allowance.raised(REMEMBERED_BYTES):
+        with self.judge.rules.allowance.raised(REMEMBERED_BYTES), unseen():
             return self._run(mode, effort, seed, start)
 
     def _run(
