@@ -5,8 +5,9 @@ the scratch memory they want, is asked as ever. What is known of that is the sam
 a graph, so maps that are looked at one after the other share it; where operands lie is only worked
 out where somebody has to ask a kernel, or whether one lies on another.
 
-A run that was lowered before is lowered from that: every answer is kept with what it was asked, and
-asked again only where that differs.
+A run that was lowered before is lowered from that: every answer is kept with what it was asked.
+First it is found out which nodes are computed, held, handed out or laid otherwise than then; only
+what follows from these is asked again, and found again where it differs.
 
     what is computed near a node ─→ what is touched of it ─┬─ its slot, where it begins ─→ inside?
                                                            └─ what of it is there ─→ fills
@@ -102,7 +103,9 @@ class _KnownAnswers:
 
 
 class _Laid(NamedTuple):
-    """What of a node's place calls depend on, wherever that is."""
+    """What of a node's place calls depend on, wherever that is: the slot's extents and start, whose
+    bytes they are first, and who gives them, scratch memory, and whether it lasts.
+    """
 
     extents: tuple[int, ...] | None
     start: tuple[int, ...] | None
@@ -127,6 +130,7 @@ class _Lowered:
         starts: all.
         fills: of nodes of which something is lacking.
         segments: nodes in order, those together that may be one call.
+        slides: whether it was over windows.
     """
 
     step: Step | None = None
@@ -142,6 +146,7 @@ class _Lowered:
     inside: _KnownAnswers = field(default_factory=_KnownAnswers)
     filled: _KnownAnswers = field(default_factory=_KnownAnswers)
     calls: _KnownAnswers = field(default_factory=_KnownAnswers)
+    slides: bool = False
 
     @property
     def guards(self) -> Iterator[Set[Guard]]:
@@ -179,15 +184,8 @@ class _Differs:
     @property
     def filling(self) -> set[Node]:
         """Of which something else may be lacking."""
-        return (
-            self.touched
-            | self.held
-            | self.laid
-            | self.dirty
-            | self.computed
-            | self.filled
-            | (self.handed)
-        )
+        whole = self.touched | self.computed | self.filled | self.handed
+        return whole | self.held | self.laid | self.dirty
 
 
 def _differing(one: Mapping[Node, Any], other: Mapping[Node, Any]) -> set[Node]:
@@ -234,9 +232,8 @@ class Appraisals(KnownBindings):
     """
 
     def __init__(self, choices: Choices, scheduled: ScheduledGraph) -> None:
+        self._most = max(MOST_ANSWERS // max(len(scheduled.schedule), 1), 1)
         super().__init__(choices)
-        most = max(MOST_ANSWERS // max(len(scheduled.schedule), 1), 1)
-        self.lowered = Latest[Hashable, _Lowered](most)
         self.sketches = choices.rules.allowance.memo()
         self._states = States()
         self.near: dict[Node, list[Node]] = {node: [node] for node in scheduled.stored}
@@ -263,6 +260,7 @@ class Appraisals(KnownBindings):
 
     def forget(self) -> None:
         super().forget()
+        self.lowered = Latest[Hashable, _Lowered](self._most)
         self.hows = self.choices.rules.allowance.memo()
 
     @property
@@ -320,8 +318,10 @@ class Appraiser(Lowerer):
     ) -> Pausing[Lowering]:
         yield
         asked, run = tuple((demand or {}).values()), (step.run, tuple(STANDING.origin))
-        last = self._known.lowered.get(run)
-        now, differs = self._asked_now(last or _Lowered(), step, state, asked)
+        last, slides = self._known.lowered.get(run), bool(self.placement.sliding)
+        if last is None or last.slides != slides:  # where bytes begin is found otherwise
+            last = _Lowered(slides=slides)
+        now, differs = self._asked_now(last, step, state, asked)
         try:
             self._touch(now, differs)
             self._begin(now, differs)
@@ -357,6 +357,7 @@ class Appraiser(Lowerer):
             step, state, asked, self._laid, last.boxes.copy(), last.made_starts.copy(),
             last.starts, last.fills.copy(), last.segments if goes_on else (),
             last.touched.again(), last.inside.again(), last.filled.again(), last.calls.again(),
+            last.slides,
         )  # fmt: skip
         held = _held_otherwise(state, last.state)
         return now, _Differs(computed, needed, dirty, filled, held, set(laid), last.laid, handed)
@@ -440,7 +441,6 @@ class Appraiser(Lowerer):
         step, boxes, starts = now.step, now.boxes, now.made_starts
         assert step is not None
         if self.placement.sliding:
-            starts.clear()
             return
         owners = dict[Node, None]()
         for node in differs.boxes | differs.laid | differs.computed | differs.filled:
