@@ -496,10 +496,11 @@ class Runner:
 
     def served(self, bucket: Bucket, spot: Spot) -> Served:
         """A program for a run after what stands; raises NeedsPlan if that takes another plan."""
-        own = self.scout.own(bucket, spot, self.keeper.standing)
-        program = own.program
+        standing = self.keeper.standing
+        state, program = self.scout.found(spot, standing)
         if program is not None and program.is_good(spot.origin):
             return Served(EXACTLY, spot, program, False)
+        own = self.scout.offered(bucket, spot, standing, state, program)
         return self._again(own) or self._chosen(own)
 
     def _again(self, own: Offer) -> Served | None:

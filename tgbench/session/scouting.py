@@ -56,16 +56,27 @@ class Scout:
 
     def own(self, bucket: Bucket, spot: Spot, standing: Standing) -> Offer:
         """A run's own program, if it is there."""
+        return self.offered(bucket, spot, standing, *self.found(spot, standing))
+
+    def found(self, spot: Spot, standing: Standing) -> tuple[int | None, Program | None]:
+        """The same alone, and what a run counts on, where that is worked out before it is made."""
+        if self.keeper.chooser.strict:
+            state = self.keeper.states.moved(standing.valid, standing.last, spot)
+            return state, self.keeper.programs.find(state, spot.kind, spot.origin)
+        if standing.last is None:
+            return None, self.keeper.programs.find(NOTHING, spot.kind, spot.origin)
+        return None, self.server.for_less(standing.valid, standing.last, spot)
+
+    def offered(
+        self,
+        bucket: Bucket,
+        spot: Spot,
+        standing: Standing,
+        state: int | None,
+        program: Program | None,
+    ) -> Offer:
+        """What was found as what is chosen from."""
         finds = self.server.finds(standing.valid, standing.last)
-        if not self.keeper.chooser.strict:
-            program = (
-                self.keeper.programs.find(NOTHING, *spot)
-                if standing.last is None
-                else self.server.for_less(standing.valid, standing.last, spot)
-            )
-            return Offer(EXACTLY, bucket, spot, None, program, finds)
-        state = self.keeper.states.moved(standing.valid, standing.last, spot)
-        program = self.keeper.programs.find(state, spot.kind, spot.origin)
         return Offer(EXACTLY, bucket, spot, state, program, finds)
 
     def ready(self, own: Offer, rung: Rung) -> Served | None:
