@@ -436,6 +436,11 @@ def test_arguments_of_another_kind_are_named() -> None:
         session.adopt(3)  # type: ignore[arg-type]
     with pytest.raises(PlanError, match="path=3 is a int"):
         session.take(3)  # type: ignore[arg-type]
+    paths = session.paths()
+    for number in (-1, "a"):
+        with pytest.raises(PlanError, match="names no path; they are counted from 0"):
+            paths[number]  # type: ignore[index]
+    assert paths[0] is not None
 
 
 def test_a_hint_for_what_is_not_there_is_named(session: CheckedSession) -> None:

@@ -24,7 +24,7 @@ import numpy as np
 from tgbench.base.errors import BudgetError, PlanError, TgbenchError, check_number
 from tgbench.base.machine import Machine
 from tgbench.base.regions import Region
-from tgbench.base.words import Progress, format_bytes, format_time
+from tgbench.base.words import Progress, format_bytes, format_time, shorten
 from tgbench.costs.records import Records
 from tgbench.graph.graph import Graph, Node
 from tgbench.graph.graph_file import graph_to_json
@@ -172,7 +172,11 @@ class SessionPaths:
         return iter(self.paths)
 
     def __getitem__(self, number: int) -> Path:
-        return self.paths[number]
+        if not isinstance(number, (int, np.integer)) or number < 0:
+            raise PlanError(
+                f"[{shorten(number)}] names no path; they are counted from 0, the cheapest"
+            )
+        return self.paths[int(number)]
 
     def graph_at(self, place: int) -> Path:
         """The cheapest path of a graph, by its place among them: a row of the table."""
