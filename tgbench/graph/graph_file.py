@@ -31,7 +31,7 @@ import numpy as np
 
 import tgbench.graph.ops  # noqa: F401  (fills the op table)
 from tgbench.base.atomic import atomic_path
-from tgbench.base.errors import GraphError
+from tgbench.base.errors import MOST_INTEGER, GraphError
 from tgbench.base.known import ConstantData
 from tgbench.base.regions import Box
 from tgbench.base.strict_json import parsed, read_text
@@ -357,7 +357,7 @@ class _GraphReader:
     def _value(self, item: Any, where: str, depth: int = 0) -> Any:
         if item is None or type(item) in (bool, float, str):
             return item
-        if type(item) is int and -(1 << 63) <= item < 1 << 63:  # slices end at the largest number
+        if type(item) is int and -MOST_INTEGER <= item < MOST_INTEGER:  # slices end at the largest
             return item
         if isinstance(item, list) and depth < MOST_DEPTH:
             return tuple(self._value(part, where, depth + 1) for part in item)

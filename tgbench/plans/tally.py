@@ -88,7 +88,7 @@ class StepTally:
         if before is None:
             self._begin()
             before = {}
-        pairs = ((self._footprint(step), step.compute) for step in dict.fromkeys(steps))
+        pairs = ((self._footprint(step), step.compute) for step in steps)
         now = {id(used): (used, compute) for used, compute in pairs}
         for number, (used, compute) in now.items():
             if number not in before:

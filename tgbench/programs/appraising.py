@@ -48,11 +48,13 @@ from tgbench.programs.sites import Addresser, half_octaves, is_there
 from tgbench.programs.states import States
 from tgbench.runs.pausing import Pausing
 from tgbench.runs.propagate import Step
+from tgbench.runs.redeciding import differing
 from tgbench.runs.rules import Rules
 
 R = TypeVar("R")
 MOST_ANSWERS = 200_000  # of each kind, for all runs that are remembered together
 STATES_BYTES = 32 << 20  # of states between runs
+NO_STEP = Step({}, {}, {}, {}, {}, ())  # before any
 Fill = tuple["Node | None", int, Box]  # who looks at it, in which of its calls, and what is lacking
 Asked = Sequence[tuple[Node, Region]]  # what is handed out
 
@@ -130,10 +132,9 @@ class _Lowered:
         starts: all.
         fills: of nodes of which something is lacking.
         segments: nodes in order, those together that may be one call.
-        slides: whether it was over windows.
     """
 
-    step: Step | None = None
+    step: Step = NO_STEP
     state: State = field(default_factory=dict)
     asked: Asked = ()
     laid: Laid = field(default_factory=dict)
@@ -146,7 +147,6 @@ class _Lowered:
     inside: _KnownAnswers = field(default_factory=_KnownAnswers)
     filled: _KnownAnswers = field(default_factory=_KnownAnswers)
     calls: _KnownAnswers = field(default_factory=_KnownAnswers)
-    slides: bool = False
 
     @property
     def guards(self) -> Iterator[Set[Guard]]:
@@ -188,15 +188,8 @@ class _Differs:
         return whole | self.held | self.laid | self.dirty
 
 
-def _differing(one: Mapping[Node, Any], other: Mapping[Node, Any]) -> set[Node]:
-    if one is other:
-        return set()
-    found = {node for node, value in one.items() if other.get(node) != value}
-    return found | (other.keys() - one.keys())
-
-
 def _held_otherwise(one: State, other: State) -> set[Node]:
-    """The same of states, in which equal layers have the same regions."""
+    """Nodes of which states have something else; equal layers have the same regions in them."""
     same = dict[tuple[int, int], bool]()
     found = other.keys() - one.keys()
     for node, held in one.items():
@@ -307,7 +300,7 @@ class Appraiser(Lowerer):
     def _laid_otherwise(self, before: Laid) -> Set[Node]:
         """Nodes that lie otherwise than over another map: the last one, mostly."""
         if self._moved_from[0] is not before:
-            self._moved_from = before, _differing(self._laid, before)
+            self._moved_from = before, differing(self._laid, before)
         return self._moved_from[1]
 
     def lowering(
@@ -317,11 +310,10 @@ class Appraiser(Lowerer):
         demand: Mapping[str, tuple[Node, Region]] | None = None,
     ) -> Pausing[Lowering]:
         yield
-        asked, run = tuple((demand or {}).values()), (step.run, tuple(STANDING.origin))
-        last, slides = self._known.lowered.get(run), bool(self.placement.sliding)
-        if last is None or last.slides != slides:  # where bytes begin is found otherwise
-            last = _Lowered(slides=slides)
-        now, differs = self._asked_now(last, step, state, asked)
+        asked, slides = tuple((demand or {}).values()), bool(self.placement.sliding)
+        run = step.run, tuple(STANDING.origin), slides  # over windows begins are found otherwise
+        last = self._known.lowered.get(run)
+        now, differs = self._asked_now(last or _Lowered(), step, state, asked)
         try:
             self._touch(now, differs)
             self._begin(now, differs)
@@ -340,27 +332,22 @@ class Appraiser(Lowerer):
         self, last: _Lowered, step: Step, state: State, asked: Asked
     ) -> tuple[_Lowered, _Differs]:
         """What to go on from, and where what is asked differs."""
-        before, laid = last.step, self._laid_otherwise(last.laid)
-        handed, ends = set[Node](), self.scheduled.graph.ends
+        before, laid, handed = last.step, self._laid_otherwise(last.laid), set[Node]()
         if asked != last.asked:
             handed = {self.scheduled.base[node] for node, _ in (*asked, *last.asked)}
-        if before is None:
-            computed = set(step.compute)
-            needed, dirty, filled = set(ends), set(step.dirty), set(step.filled)
-        else:
-            computed = _differing(step.compute, before.compute)
-            needed = {node for node in ends if step.needed.get(node) != before.needed.get(node)}
-            dirty = _differing(step.dirty, before.dirty)
-            filled = set(step.filled ^ before.filled)
-        goes_on = before is not None and step.compute.keys() == before.compute.keys()
+        ends = self.scheduled.graph.ends
+        needed = {node for node in ends if step.needed.get(node) != before.needed.get(node)}
+        goes_on = step.compute.keys() == before.compute.keys()
         now = _Lowered(
             step, state, asked, self._laid, last.boxes.copy(), last.made_starts.copy(),
             last.starts, last.fills.copy(), last.segments if goes_on else (),
             last.touched.again(), last.inside.again(), last.filled.again(), last.calls.again(),
-            last.slides,
         )  # fmt: skip
-        held = _held_otherwise(state, last.state)
-        return now, _Differs(computed, needed, dirty, filled, held, set(laid), last.laid, handed)
+        return now, _Differs(
+            differing(step.compute, before.compute), needed, differing(step.dirty, before.dirty),
+            set(step.filled ^ before.filled), _held_otherwise(state, last.state), set(laid),
+            last.laid, handed,
+        )  # fmt: skip
 
     def _number_of_how(self, node: Node) -> int:
         """It follows from the sizes of slots; most nodes have the same in map after map."""
@@ -375,7 +362,6 @@ class Appraiser(Lowerer):
 
     def _touch(self, now: _Lowered, differs: _Differs) -> None:
         """The hull of what is computed and read of every node; see `memory.placement.touched`."""
-        assert now.step is not None
         compute, needed, known = now.step.compute.get, now.step.needed.get, self._known
         boxes, there = now.boxes, len(now.boxes)
         for base in _all_of(known.touches, differs.computed | differs.needed):
@@ -412,19 +398,18 @@ class Appraiser(Lowerer):
 
     def _begin(self, now: _Lowered, differs: _Differs) -> None:
         """Where each node's bytes begin; raises as `_starts` does where something does not fit."""
-        assert now.step is not None
         placement, boxes, before = self.placement, now.boxes, now.starts
         slots = placement.slots
         self._begin_made(now, differs)
         if placement.sliding or not boxes.keys() <= slots.keys():
             now.starts = self._starts(now.step, now.state)
-            differs.starts = _differing(now.starts, before)
+            differs.starts = differing(now.starts, before)
             return
         starts: dict[Node, tuple[Coord, ...]] = dict(self._fixed)
         retained = placement.retained
         starts |= {node: held.start for node, held in now.state.items() if node not in retained}
         starts |= now.made_starts
-        now.starts, differs.starts = starts, _differing(starts, before)
+        now.starts, differs.starts = starts, differing(starts, before)
         for node in differs.boxes | differs.laid | differs.starts:
             box = boxes.get(node)
             if box is None:
@@ -439,7 +424,6 @@ class Appraiser(Lowerer):
     def _begin_made(self, now: _Lowered, differs: _Differs) -> None:
         """The same of what is computed or filled: where all begins that has the same owner."""
         step, boxes, starts = now.step, now.boxes, now.made_starts
-        assert step is not None
         if self.placement.sliding:
             return
         owners = dict[Node, None]()
@@ -463,7 +447,6 @@ class Appraiser(Lowerer):
     def _fill(self, now: _Lowered, state: State, differs: _Differs) -> None:
         """What of each node is lacking where somebody looks."""
         step, boxes = now.step, now.boxes
-        assert step is not None
         retained, sliding = self.placement.retained, self.placement.sliding
         handed: dict[Node, Asked] = {}
         for node, region in now.asked:
@@ -526,7 +509,6 @@ class Appraiser(Lowerer):
 
     def _calls(self, now: _Lowered, differs: _Differs) -> Iterator[Instruction]:
         """All calls in order, each by a kernel; several as one where some kernel does that."""
-        assert now.step is not None
         compute, known, answers = now.step.compute, now.calls.known, now.calls
         fills, handed = self._fills_by_reader(now), {node for node, _ in now.asked}
         again: Collection[Node] = _all_of(self._known.near, differs.laid | differs.starts)

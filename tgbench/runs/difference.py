@@ -68,21 +68,16 @@ def compared(old: NDArray[Any], new: NDArray[Any], rows: Rows | None = None) -> 
     return _found(old.view(bits) != new.view(bits), rows)
 
 
-def difference(old: NDArray[Any], new: NDArray[Any]) -> Region:
-    """The same as at most `MOST_BOXES` boxes."""
-    found = compared(old, new)
-    return found.boxes if isinstance(found, Scattered) else found
-
-
-def beside(old: NDArray[Any], new: NDArray[Any], hint: Region) -> Region:
-    """What differs outside a region, as at most `MOST_BOXES` boxes; empty if nothing does."""
+def difference(old: NDArray[Any], new: NDArray[Any], apart: Region = EMPTY) -> Region:
+    """The same as at most `MOST_BOXES` boxes; of what lies outside a region, if one is given."""
     found = compared(old, new)
     if not isinstance(found, Scattered):
-        return found.subtract(hint)
-    flags = found.flags.copy()
-    for box in hint:
-        flags[tuple(slice(start, stop) for start, stop in box)] = False
-    found = _found(flags, None)
+        return found.subtract(apart)
+    if apart.boxes:
+        flags = found.flags.copy()
+        for index in apart.indices:
+            flags[index] = False
+        found = _found(flags, None)
     return found.boxes if isinstance(found, Scattered) else found
 
 

@@ -205,9 +205,9 @@ class Redecider(Propagator):
             last, differ = _Decision(), set(demand)
         else:
             adds = (lasting ^ last.lasting) & usable.keys()
-            differ = _differing(usable, last.usable) | adds
+            differ = differing(usable, last.usable) | adds
             differ.intersection_update(last.parts)
-            differ |= _differing(demand, last.demand)
+            differ |= differing(demand, last.demand)
             if not differ:
                 return replace(last, usable=usable, lasting=lasting, demand=demand)
         needed, parts, guards = dict(last.needed), dict(last.parts), dict(last.guards)
@@ -262,8 +262,12 @@ class Redecider(Propagator):
         return region
 
 
-def _differing(one: Mapping[Node, Any], other: Mapping[Node, Any]) -> set[Node]:
-    return {node for node in one.keys() | other.keys() if one.get(node) != other.get(node)}
+def differing(one: Mapping[Node, Any], other: Mapping[Node, Any]) -> set[Node]:
+    """Nodes of which two maps have something else, or only one has something."""
+    if one is other:
+        return set()
+    found = {node for node, value in one.items() if other.get(node) != value}
+    return found | (other.keys() - one.keys())
 
 
 def _asked_otherwise(node: Node, before: NodePart, after: NodePart) -> Iterator[Node]:

@@ -16,7 +16,7 @@ from tgbench.base.regions import EMPTY, Region
 from tgbench.graph.graph import Graph, Node
 from tgbench.graph.op_table import FLOATS, OPS, OpDef, numpy_dtype
 from tgbench.runs.buckets import Bucket, BucketSpace, Spot, region_of_index
-from tgbench.runs.difference import UNSIGNED, Rows, Scattered, beside, compared
+from tgbench.runs.difference import UNSIGNED, Rows, Scattered, compared, difference
 from tgbench.session.results import Wish, Wishes
 
 Array = NDArray[Any]
@@ -267,7 +267,7 @@ class ArgumentReader:
             else:
                 region = changed.get(name, EMPTY)
                 if check:
-                    _check_hint(name, beside(held[name], array, region))
+                    _check_hint(name, difference(held[name], array, region))
             if region.boxes:
                 self.check_values(name, array, region)
                 found[name] = self._rounded(name, region, array.shape) if rounding else region

@@ -568,7 +568,8 @@ class Runner:
         compiled_ns = once.spent_ns() - compiled_ns
         worked, deciding = ended_work - began_work, began_work - run.found_ns
         after = self._standing_after(run, memory, before, outcome)
-        told_ns = 0 if program.renews else self._work_ns() - ended_work  # else it is no work
+        # what a program leaves that renews everything is known: there is nothing to work out
+        told_ns = 0 if program.renews else self._work_ns() - ended_work
         more = self.chooser.besides(
             program, deciding + told_ns, 0 if run.spot is None else deciding
         )

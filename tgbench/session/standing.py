@@ -68,12 +68,6 @@ class Standing(NamedTuple):
         """The same inputs and states; nothing that was computed of them."""
         return Standing(self.memory, self.held, self.states)
 
-    def is_of(self, other: Standing) -> bool:
-        """Whether inputs and states are the same objects."""
-        return (
-            self.memory is other.memory and self.held is other.held and self.states is other.states
-        )
-
 
 class Keeper:
     """Keeps a plan in force, and what stands between the runs under it.
@@ -96,7 +90,7 @@ class Keeper:
         self.seat, self.arena = planning.seat, planning.seat.arena
         self.states = States(planning.rules.allowance)
         self.programs, self.chooser = Library(program_bytes), chooser
-        self.standing = self._stale = Standing()
+        self.standing = Standing()
         self.plans = 0
         self._reader: Reader | None = None
 
@@ -124,7 +118,6 @@ class Keeper:
         self.planning.scheduled = decisions.scheduled
         self._stand_aside()
         self._drop_programs()
-        self._stale = self.standing
         self.seat.take(decisions.placement)
         held, states = self.standing.held, self.standing.states
         memory = Memory(
@@ -200,9 +193,7 @@ class Keeper:
 
     def forget(self) -> None:
         """Let nothing count that was computed."""
-        if not self._stale.is_of(self.standing):
-            self._stale = self.standing.stale()
-        self.standing = self._stale
+        self.standing = self.standing.stale()
 
     def bound_states(self, most_bytes: int) -> None:
         """Drop patterns that nothing counts on, if they all take more; every program, too, if those
@@ -266,7 +257,7 @@ class Keeper:
     def release(self) -> None:
         """Give the bytes back; inputs, states and all that was computed are gone."""
         self._drop_programs()
-        self.standing = self._stale = Standing()
+        self.standing = Standing()
         self.seat.leave()
 
     # --- states ----------------------------------------------------------------------------------
