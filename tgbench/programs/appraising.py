@@ -67,11 +67,10 @@ class Appraised(NamedTuple):
 
 
 class _Answer(NamedTuple):
-    """What follows from what was asked, and the guards that it stands on."""
+    """What follows from what was asked."""
 
     asked: Hashable
     found: Any
-    guards: Set[Guard]
 
 
 @dataclass(eq=False)
@@ -90,7 +89,7 @@ class _KnownAnswers:
         known = self.known.get(node)
         if known is None or known.asked != asked:
             with record(STANDING.origin) as guards:
-                known = _Answer(asked, find(*about), guards)
+                known = _Answer(asked, find(*about))
             self.known[node] = known
             self.guarded.pop(node, None)
             if guards:
