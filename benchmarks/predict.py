@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ import torch
 from benchmarks.decode import LARGE, QUICK, TOY, Size, checkpoint
 from benchmarks.engine import Decoder, Effort, bare
 from benchmarks.measure import Clocked, both_clocks, ms, run_models
+from tgbench.base.words import counted
 from tgbench.commands.progress import note, say, table
 from tgbench.costs.model import CostModel, Estimate
 from tgbench.programs.program import Program
@@ -45,15 +46,22 @@ class Amount:
         repetitions: each opens a session that knows nothing of the machine.
         steps: runs of every program in a repetition.
         burst: runs of a program in a turn; a tiny program is slower after another one.
+        threads: that compute.
     """
 
     size: Size
     repetitions: int
     steps: int
     burst: int
+    threads: int = 1
+
+    @property
+    def name(self) -> str:
+        return f"{self.size.name}, {counted(self.threads, 'thread')}"
 
 
 FULL, SMALL, TINY = Amount(LARGE, 3, 6, 1), Amount(TOY, 3, 128, 16), Amount(QUICK, 1, 4, 2)
+SHARED = replace(FULL, threads=2)
 CLOSE = 0.15  # a prediction that is no further off is called close
 APART = 5  # loops whose calls are clocked one by one
 NAMED = 3  # calls that are named for being off
@@ -171,11 +179,12 @@ def _row(place: ProfiledCall, estimate: Estimate) -> Results:
 def measure(amount: Amount, cache: Path) -> Results:
     """Every bucket of one model."""
     size = amount.size
+    torch.set_num_threads(amount.threads)
     folder = checkpoint(size, cache)
-    say(f"\n{size.name}, {size.tokens} positions, prompt {size.prompt}")
+    say(f"\n{amount.name}, {size.tokens} positions, prompt {size.prompt}")
     runs = []
     for i in range(amount.repetitions):
-        note(f"{size.name}: repetition {i + 1} of {amount.repetitions}")
+        note(f"{amount.name}: repetition {i + 1} of {amount.repetitions}")
         runs.append(repetition(amount, folder))
     found = [_summed(of_bucket) for of_bucket in zip(*runs, strict=True)]
     close = sum(abs(row["instructions"]["ratio"] - 1) <= CLOSE for row in found)
@@ -233,8 +242,8 @@ def _part(runs: Sequence[Found], which: str) -> Results:
 
 def main(argv: Sequence[str] | None = None) -> int:
     quick, full = (
-        {amount.size.name: partial(measure, amount) for amount in amounts}
-        for amounts in ([TINY], [FULL, SMALL])
+        {amount.name: partial(measure, amount) for amount in amounts}
+        for amounts in ([TINY], [FULL, SHARED, SMALL])
     )
     return run_models("predict", "Predicted against measured time.", argv, quick, full)
 

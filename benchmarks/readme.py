@@ -476,11 +476,12 @@ def _predicted(files: Files) -> str:
     found = files["predict"]
     close = [model["close"] for model in found["models"].values()]
     ratios = [b["planner"]["ratio"] for m in found["models"].values() for b in m["buckets"]]
-    counts = " and ".join(f"{one['buckets']} of {one['of']}" for one in close)
+    counts = ", ".join(f"{one['buckets']} of {one['of']}" for one in close)
     return (
         "What prompts, tokens and edits take, predicted by a session that knew nothing of the "
         f"machine, over what it was: {min(ratios):.2f} to {max(ratios):.2f}; within "
-        f"{close[0]['within']:.0%} for {counts} buckets of Gemma 3 270M and of a toy of width 64; "
+        f"{close[0]['within']:.0%} for {counts} buckets of Gemma 3 270M by one thread and "
+        "by two, and of a toy of width 64 by one; "
         f"{_where(found)} ({files.link('predict')}, `make bench-predict`)."
     )
 

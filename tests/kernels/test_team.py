@@ -104,18 +104,24 @@ def test_what_a_helper_has_no_room_for_is_not_shared(
     np.testing.assert_allclose(y.reshape(rows_, columns), x @ w, 1e-5, 1e-5)
 
 
-def test_with_one_thread_there_is_no_team(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("alone", [COLUMNS, None])
+def test_one_thread_computes_alone_what_a_team_would(
+    alone: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So a saved program of a team is right wherever it is loaded."""
     monkeypatch.setattr(rows, "LEAST_BYTES", 0)
-    node = NODES["linear_bias"](GraphBuilder())
+    node = linear(GraphBuilder(), 2, 1101, 70, True)
+    memory = Memory()
     leaves = leaves_of(node, np.random.default_rng(0), "normal")
-    values = [evaluate(parent, leaves) for parent in node.inputs]
-    sites = [
-        make_site(node, Box.full(node.shape), values, Memory(), np.random.default_rng(seed))
-        for seed in range(20)
-    ]
-    assert any(map(by_team, sites))
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
-    assert not any(map(by_team, sites))
+    site, _ = placed(node, leaves, Box.full(node.shape), memory, 0, alone)
+    shared = by_team(site)
+    assert shared is not None
+    expected, before = run(shared, site, memory), torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        np.testing.assert_array_equal(run(shared, site, memory), expected)
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_threads_gain_something_or_nothing() -> None:

@@ -42,10 +42,12 @@ from tgbench.graph.op_table import Call
 from tgbench.kernels.registry import (
     KERNELS,
     OUT,
+    TEAM,
     Kernel,
     Site,
     View,
     apart,
+    by_team,
     candidates,
     known_as,
     lays_out,
@@ -218,6 +220,8 @@ class CostModel:
         self._scales = Scales(known.points)
         self._failures = frozenset(known.failures)
         self._failing = frozenset(name for name, *_ in known.failures)
+        teams = {one.name for one in chain.from_iterable(KERNELS.values()) if one.threads == TEAM}
+        self._has_teams = any(name in teams for name, _ in self._curves)
         texts = chain((p.signature for p in known.points), (text for *_, text in known.failures))
         self._met = frozenset(map(without_layout, texts))
         self._heads = frozenset(map(head, self._met))
@@ -278,7 +282,7 @@ class CostModel:
         is_other = not site.posts and kernel != plain[0].kernel
         if not is_other and not self.has_timed(self.signature(site).text, one):
             return 0.0
-        found = self.of_site(site, one)
+        found = self._or_by_team(site, one, self.of_site)
         return found.time_ns if _is_slower(found, plain) else 0.0
 
     def _told(self, site: Site, kernel: Kernel, alike: Hashable) -> Estimate:
@@ -415,7 +419,20 @@ class CostModel:
 
     def _of_best(self, site: Site) -> Estimate:
         with unguarded():
-            return self.of_site(site, self.kernels(site)[0])
+            return self._or_by_team(site, self.kernels(site)[0], self.of_site)
+
+    def _or_by_team(
+        self, site: Site, kernel: Kernel, taking: Callable[[Site, Kernel], Estimate]
+    ) -> Estimate:
+        """What a kernel takes, or a team in its place, where one was timed and takes less: programs
+        have it then (`programs.teamwork`). Not where bits must agree, as nobody has a team there.
+        """
+        alone = taking(site, kernel)
+        team = by_team(site) if self._has_teams and not self.rules.tilings else None
+        if team is None or self._curve(team) is None:
+            return alone
+        shared = taking(site, team)
+        return replace(shared, kernel=kernel.name) if shared.time_ns < alone.time_ns else alone
 
     def learn(self, records: Iterable[Record]) -> None:
         """Take more measurements of this machine into account, from now on."""
@@ -445,7 +462,7 @@ class CostModel:
                 around = half_octave_box(call, box)
                 order = self._orders.get((call, around), self._order_of, call, around)
                 if (kernel := next((k for k in order if k.takes(site)), None)) is not None:
-                    return self._of_new(site, kernel)
+                    return self._or_by_team(site, kernel, self._of_new)
             return self._at_best(site)
         except KernelError:
             return Estimate(rough_ns(call, box), "modelled", UNCERTAIN)

@@ -37,6 +37,7 @@ RUNTIME = "libgomp"
 LEAST_NS = 25_000_000  # of runs, that are judged together
 RARELY = 500  # times what looking takes, which is more with more threads: until the next time
 SHARE = 0.25  # of what runs take, that their threads wait for processors: then others compute
+QUIET_S = 0.03  # in which threads that spin after a call have gone to sleep
 LONGEST_S = 10.0  # that threads sleep without being asked, where no more runs come
 
 

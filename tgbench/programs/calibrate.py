@@ -26,6 +26,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain, cycle, islice
 from typing import Any, TypeAlias, TypeVar
 
+import numpy as np
 import torch
 from tqdm import tqdm
 
@@ -50,9 +51,17 @@ from tgbench.graph.graph import Node
 from tgbench.graph.op_table import FLOATS
 from tgbench.kernels.binding import bound
 from tgbench.kernels.numba.chain import in_a_row
-from tgbench.kernels.registry import KERNELS, Kernel, Prepared, Site, known_as
+from tgbench.kernels.registry import (
+    KERNELS,
+    TEAM,
+    Kernel,
+    Prepared,
+    Site,
+    by_team,
+    known_as,
+)
 from tgbench.kernels.views import Bound
-from tgbench.kernels.waiting import Contention, waiting
+from tgbench.kernels.waiting import QUIET_S, Contention, waiting
 from tgbench.programs.choices import Called
 from tgbench.programs.pool import Pool
 from tgbench.programs.sites import canonical
@@ -99,6 +108,11 @@ class Task:
         """
         return min(max(round(ROW_NS / max(self.expected_ns, 1.0)), 1), MOST_IN_A_ROW)
 
+    @property
+    def is_by_team(self) -> bool:
+        """Whether its kernels are a team's."""
+        return any(kernel.threads == TEAM for kernel in self.kernels)
+
     def __str__(self) -> str:
         return self.signature.partition(" = ")[0]
 
@@ -128,6 +142,7 @@ class Calibrator:
         self.device, self.progress = device, progress
         self.doubtful = Latest[str, None](MOST_DOUBTFUL)
         self._ops: set[str] = set()  # that the user's own database was asked about
+        self._tried: set[str] = set()  # signatures at which a team was timed
         self._is_lost = False
 
     def may_learn(self, nodes: Iterable[Node]) -> bool:
@@ -142,13 +157,14 @@ class Calibrator:
         """
         if self.records is None:
             self._look_up({site.call.op.name for sites in runs for site in sites} - self._ops)
-        tasks, timed, until = heaviest(runs, self.costs), 0, time.monotonic() + MOST_SECONDS
+        until, timed = time.monotonic() + MOST_SECONDS, 0
+        tasks = self._untried(heaviest(runs, self.costs))
         for i in range(MOST_ROUNDS):  # what is measured tells what else is heavy
             left = until - time.monotonic() if i else SECONDS
             if not tasks or left <= 0:
                 break
             timed += self._time(tasks, min(left, SECONDS))
-            tasks = heaviest(runs, self.costs)
+            tasks = self._untried(heaviest(runs, self.costs))
         return timed
 
     def learn_calls(self, runs: Sequence[Sequence[Called]], seconds: float) -> int:
@@ -156,30 +172,43 @@ class Calibrator:
         its operands elsewhere tells too little. Turns end after so many seconds; what is lacking
         then, or turns out to be heavy, is for the next time.
         """
-        tasks = heaviest_calls(runs, self.costs)
+        tasks = self._untried(heaviest_calls(runs, self.costs))
         return self._time(tasks, seconds) if tasks else 0
 
+    def _untried(self, tasks: Iterable[Task]) -> list[Task]:
+        """Tasks without the teams that were timed before, be it in vain."""
+        for task in tasks:
+            if task.signature in self._tried:
+                task.kernels = tuple([one for one in task.kernels if one.threads != TEAM])
+        return [task for task in tasks if task.kernels]
+
     def _time(self, tasks: Sequence[Task], seconds: float) -> int:
-        races, contention = list[Race](), Contention()
-        try:
-            self._race(tasks, races, contention, seconds)
-        finally:
-            found = self.found(races, contention.is_there)
-            for one in races:
-                self._hold(one)
+        found, contention = list[Record](), Contention()
+        for lane in by_threads(tasks):
+            races = list[Race]()
+            try:
+                self._race(lane, races, contention, seconds)
+            finally:
+                found += self.found(races, contention.is_there)
+                for one in races:
+                    self._hold(one)
         return len(found)
 
     def found(self, scores: Sequence[Score], is_contended: bool) -> list[Record]:
         """Take what was timed into account, and keep it.
 
+        What a team takes while others compute is nothing to go by later: nobody times it again.
+
         Args:
             is_contended: others had processors that threads waited for meanwhile.
         """
         fingerprint = Machine.here(self.device).fingerprint
-        found = [record for one in scores for record in self._records(one, fingerprint)]
-        self.costs.learn(found)
         is_disturbed = _is_disturbed(self.device, is_contended)
-        for one in scores:
+        told = [one for one in scores if not (is_disturbed and one.task.is_by_team)]
+        found = [record for one in told for record in self._records(one, fingerprint)]
+        self.costs.learn(found)
+        self._tried |= {one.task.signature for one in scores if one.task.is_by_team}
+        for one in told:
             if is_disturbed:
                 self.doubtful[one.task.signature] = None
             else:
@@ -234,6 +263,8 @@ class Calibrator:
                     races[-1].bind(kernel)
                     bar.update()
             flushed = rest_of(races, self.pool) if self.costs.streams else []
+            if races[0].task.is_by_team:
+                time.sleep(QUIET_S)
             bar.set_description_str(told, refresh=False)
             contention.begin()
             ends = time.monotonic() + seconds
@@ -330,8 +361,9 @@ def heaviest(runs: Sequence[Sequence[Site]], costs: CostModel) -> list[Task]:
         """Where there is no choice, what the only one takes is timed all the same: a plan weighs
         what a call takes against the memory that keeping its result does.
         """
-        worth = rivals(task.sites[0], costs, costs.competing(task.sites[0]))
-        return () if costs.are_timed(task.sites[0], worth) else worth
+        site = task.sites[0]
+        worth = (*rivals(site, costs, costs.competing(site)), *_teams(site, costs))
+        return () if costs.are_timed(site, worth) else worth
 
     here = [list(filter(costs.is_timed_here, sites)) for sites in runs]
     return _to_be_timed([_grouped(sites, costs) for sites in here], unknown)
@@ -353,7 +385,8 @@ def heaviest_calls(runs: Sequence[Sequence[Called]], costs: CostModel) -> list[T
     def unknown(task: Task) -> tuple[Kernel, ...]:
         site, text = task.sites[0], task.signature
         own = [by[text]] if text in by else []
-        worth = tuple(dict.fromkeys((*own, *rivals(site, costs, costs.competing(site)))))
+        others = (*rivals(site, costs, costs.competing(site)), *_teams(site, costs))
+        worth = tuple(dict.fromkeys((*own, *others)))
         return () if all(costs.has_timed(text, kernel) for kernel in worth) else worth
 
     return _to_be_timed(grouped, unknown)
@@ -413,6 +446,29 @@ def rivals(site: Site, costs: CostModel, kernels: Iterable[Kernel]) -> tuple[Ker
     own = [(kernel, kernel.cost_ns(site)) for kernel in known]
     limit = WITHIN * min((cost for _, cost in own), default=0.0)
     return tuple([kernel for kernel, cost in own if cost <= limit and cost < SENTINEL_NS])
+
+
+def _teams(site: Site, costs: CostModel) -> tuple[Kernel, ...]:
+    """The team that may compute a site: there for one has to be somebody to help."""
+    if torch.get_num_threads() == 1 or costs.device != "cpu":
+        return ()
+    team = by_team(site)
+    return () if team is None or costs.has_failed(site, team) else (team,)
+
+
+def by_threads(tasks: Sequence[Task]) -> Iterator[list[Task]]:
+    """The kernels of some tasks whose threads may meet, and then those of teams, which are timed
+    as programs have them: one after the other, and nobody spins meanwhile who waits for a call.
+    """
+    for is_team in (False, True):
+        chosen = [[k for k in task.kernels if (k.threads == TEAM) == is_team] for task in tasks]
+        lane = [
+            replace(task, kernels=tuple(kernels))
+            for task, kernels in zip(tasks, chosen, strict=True)
+            if kernels
+        ]
+        if lane:
+            yield lane
 
 
 # --- how it is timed ----------------------------------------------------------------------------
@@ -569,13 +625,22 @@ def race(races: Sequence[Race], flushed: Sequence[torch.Tensor]) -> Iterator[int
         lanes = [(one, list(one.racing)) for one in going]
         for k in range(max(len(names) for _, names in lanes)):
             for tensor in flushed:
-                tensor.sum()
+                _read(tensor)
             for one, names in lanes:
                 if k < len(names):
                     one.take_turn(names[(k + turn) % len(names)], counts=turn > 0)
         for one in going if turn else ():
             one.drop_losers()
         yield turn
+
+
+def _read(tensor: torch.Tensor) -> None:
+    """Read what lies in a row, by one thread: a library's would spin beside what is timed next."""
+    if tensor.device.type != "cpu":
+        tensor.sum()
+        return
+    numbers = tensor.view(torch.uint8).numpy()
+    numbers[: numbers.size // 8 * 8].view(np.int64).max(initial=0)
 
 
 def rest_of(races: Sequence[Race], pool: Pool) -> list[torch.Tensor]:

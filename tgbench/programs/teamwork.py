@@ -48,8 +48,8 @@ class Teamwork:
     """Which kernels compute the calls of a program if no threads may meet.
 
     Args:
-        costs: what kernels take; of a team's that were not measured, what one thread takes, less
-            what so many threads gain.
+        costs: what kernels take; of a team's, where none like them was measured, what one thread
+            takes, less what so many threads gain.
         gain: of so many threads over one; measured if left out.
 
     Fields:
@@ -112,8 +112,8 @@ class Teamwork:
         return _Choice(own_ns, own.meets(site), best, quiet_ns)
 
     def _shared_ns(self, site: Site, shared: Kernel, alone_ns: float) -> float:
-        measured = self.costs.of_site(site, shared)
-        if measured.source == "measured":
-            return measured.time_ns
+        known = self.costs.of_site(site, shared)
+        if known.source != "modelled":
+            return known.time_ns
         self.counted_on = (self._gain or rows.gain)(torch.get_num_threads())
         return alone_ns / self.counted_on

@@ -213,9 +213,14 @@ def _bind_columns_by_team(site: Site, scratch: tuple[View, ...]) -> Bound:
 
 
 def _columns_scratch(site: Site) -> tuple[Scratch, ...]:
-    """Room for what parts of the weight add; one thread needs none, but may stand for several."""
-    if _long(_columns)(site) is None:
+    """One thread needs none, but may stand for several."""
+    if torch.get_num_threads() == 1 or _long(_columns)(site) is None:
         return ()
+    return _parts_scratch(site)
+
+
+def _parts_scratch(site: Site) -> tuple[Scratch, ...]:
+    """Room for what parts of the weight add."""
     p = _turned(site)
     return (((p.rows, _parts(p) * p.columns), p.dtype),)
 
@@ -273,10 +278,10 @@ def _by_team(function: Any, product: str, p: Rows, arguments: tuple[Any, ...]) -
 
 
 def _long(find: Callable[[Site], Rows | None]) -> Callable[[Site], Rows | None]:
-    """Products that are worth sharing, where there is somebody to share them with."""
+    """Products that are worth sharing."""
 
     def found(site: Site) -> Rows | None:
-        p = find(site) if torch.get_num_threads() > 1 else None
+        p = find(site)
         return p if p is not None and p.weight_bytes >= 2 * LEAST_BYTES else None
 
     return found
@@ -288,17 +293,25 @@ def _gated_scratch(site: Site) -> tuple[Scratch, ...]:
 
 
 def _add_product(
-    op: str, find: Any, bind: Any, bind_by_team: Any, name: str | None = None, **more: Any
+    op: str,
+    find: Any,
+    bind: Any,
+    bind_by_team: Any,
+    name: str | None = None,
+    team_scratch: Any = None,
+    **more: Any,
 ) -> None:
     name, shared = name or op, _long(find)
     add_kernel(f"{name}_numba", op, find, _linear_cost, bind, **more)
+    if team_scratch is not None:
+        more["scratch"] = team_scratch
     add_kernel(f"{name}_team_numba", op, shared, _linear_cost, bind_by_team, TEAM, **more)
 
 
 _add_product("linear", _product, _bind_linear, _bind_linear_by_team)
 _add_product(
     "linear", _columns, _bind_columns, _bind_columns_by_team, "linear_columns",
-    scratch=_columns_scratch,
+    scratch=_columns_scratch, team_scratch=_parts_scratch,
 )  # fmt: skip
 _add_product("widening_linear", _single_product, _bind_linear, _bind_linear_by_team)
 _add_product(

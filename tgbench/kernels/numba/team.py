@@ -32,6 +32,7 @@ from numpy.typing import NDArray
 
 from tgbench.kernels.numba import loops, tiles
 from tgbench.kernels.numba.ahead import measured_ahead
+from tgbench.kernels.waiting import QUIET_S
 
 IDLE_NS = 5_000_000  # without work, after which a helper sleeps: it is woken where a chain begins,
 # and attention within it, which is no team's, takes as long
@@ -41,7 +42,6 @@ POLLS = 2_000  # that are timed together
 COLD_BYTES = 64 << 20  # of the weights by which the gain is measured
 TIMES = 8
 ATTEMPTS, LITTLE = 3, 1.2  # at measuring the gain: while it is less
-QUIET_S = 0.03  # in which a library's threads, that spin after a call, have gone to sleep
 
 
 class Team:
