@@ -25,6 +25,7 @@ import tgbench as tg
 from tgbench import ops
 from tgbench.base.errors import RecordsWarning
 from tgbench.base.machine import Machine
+from tgbench.costs.model import CostModel
 from tgbench.costs.records import Record, Records
 from tgbench.costs.signature import source_hash
 from tgbench.costs.users_records import default_records, users_records
@@ -290,12 +291,17 @@ def test_a_clock_that_jumps_decides_nothing(
 
 
 @pytest.mark.skipif(library is None, reason="oneDNN is not installed")
-def test_a_sum_in_the_same_call_is_timed_wherever_what_is_added_lies() -> None:
-    """It lies in the arena, and is timed in a buffer of its own."""
+@pytest.mark.parametrize("sides", ["left", "right", "both"])
+def test_a_sum_in_the_same_call_is_timed_wherever_what_is_added_lies(sides: str) -> None:
+    """It lies in the arena, and is timed in a buffer of its own; whatever side of the sum it is on,
+    which of equal layers may be another.
+    """
     g = GraphBuilder()
     x = ops.relu(g.input("x", (64, DEPTH)))
     for i in range(LAYERS):
-        x = x + ops.linear(ops.gelu(x), g.parameter(f"w{i}", (DEPTH, DEPTH)))
+        product = ops.linear(ops.gelu(x), g.parameter(f"w{i}", (DEPTH, DEPTH)))
+        is_left = sides == "left" or (sides == "both" and i % 2 == 0)
+        x = x + product if is_left else product + x
     g.output("y", x)
     graph = g.build()
     GraphSession(graph, weights(graph)).run({"x": np.ones((64, DEPTH), np.float32)})
@@ -576,6 +582,27 @@ def test_a_kernel_that_raises_is_out_and_the_plan_goes_on(
     tried.clear()
     assert first not in one_row(session(layers(), records=records))
     assert not tried
+
+
+def test_a_planned_kernel_that_raises_is_timed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan names it again and again, as long as nothing else takes the call."""
+    run = session(layers(), making="always")
+    one_row(run)
+    tried = list[str]()
+
+    def fails(self: Race, name: str) -> int:
+        tried.append(name)
+        raise ValueError("no such luck")
+
+    monkeypatch.setattr(Race, "call", fails)
+    monkeypatch.setattr(CostModel, "has_timed", lambda self, text, kernel: False)
+    run.optimize("greedy")
+    assert tried
+    tried.clear()
+    version = run.costs.version
+    run.optimize("greedy")
+    assert not tried
+    assert run.costs.version == version
 
 
 def test_kernels_that_all_raise_leave_the_models(monkeypatch: pytest.MonkeyPatch) -> None:

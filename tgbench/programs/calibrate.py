@@ -57,6 +57,7 @@ from tgbench.kernels.registry import (
     Kernel,
     Prepared,
     Site,
+    View,
     by_team,
     known_as,
 )
@@ -142,7 +143,7 @@ class Calibrator:
         self.device, self.progress = device, progress
         self.doubtful = Latest[str, None](MOST_DOUBTFUL)
         self._ops: set[str] = set()  # that the user's own database was asked about
-        self._tried: set[str] = set()  # signatures at which a team was timed
+        self._tried: set[tuple[str, str]] = set()  # signatures, and kernels to leave alone there
         self._is_lost = False
 
     def may_learn(self, nodes: Iterable[Node]) -> bool:
@@ -176,10 +177,10 @@ class Calibrator:
         return self._time(tasks, seconds) if tasks else 0
 
     def _untried(self, tasks: Iterable[Task]) -> list[Task]:
-        """Tasks without the teams that were timed before, be it in vain."""
+        """Tasks without kernels that were tried in vain."""
         for task in tasks:
-            if task.signature in self._tried:
-                task.kernels = tuple([one for one in task.kernels if one.threads != TEAM])
+            text = task.signature
+            task.kernels = tuple([k for k in task.kernels if (text, k.name) not in self._tried])
         return [task for task in tasks if task.kernels]
 
     def _time(self, tasks: Sequence[Task], seconds: float) -> int:
@@ -207,7 +208,8 @@ class Calibrator:
         told = [one for one in scores if not (is_disturbed and one.task.is_by_team)]
         found = [record for one in told for record in self._records(one, fingerprint)]
         self.costs.learn(found)
-        self._tried |= {one.task.signature for one in scores if one.task.is_by_team}
+        for one in scores:
+            self._tried |= {(one.task.signature, name) for name in one.in_vain}
         for one in told:
             if is_disturbed:
                 self.doubtful[one.task.signature] = None
@@ -492,6 +494,11 @@ class Score:
         self.failures: dict[str, str] = {}
         self.spent_ns = 0
 
+    @property
+    def in_vain(self) -> list[str]:
+        """Kernels that need not be timed again before a plan: those that failed, and teams."""
+        return [k.name for k in self.task.kernels if k.threads == TEAM or k.name in self.failures]
+
     def leave(self, name: str) -> None:
         """A kernel is out of it, and nothing is said of its times."""
         self.racing = [other for other in self.racing if other != name]
@@ -678,13 +685,17 @@ def _touch(weights: Iterable[torch.Tensor]) -> None:
 
 
 def _with_weights(apart: Site, site: Site) -> Site:
-    """A layer's call over its own weights, and all else in buffers apart."""
-    posts = tuple(map(_with_weights, apart.posts, site.posts))
-    ins = tuple(
-        view if view is None or isinstance(view.buffer, str) else own
-        for view, own in zip(site.ins, apart.ins, strict=True)
-    )
+    """A layer's call over its own weights, and all else in buffers apart. Which operand of a sum is
+    the result before it is the layer's own.
+    """
+    posts, others = tuple(map(_with_weights, apart.posts, site.posts)), iter(apart.read)
+    ins = tuple([view and _own(view, next(others)) for view in site.ins])
     return replace(site, out=apart.out, ins=ins, posts=posts)
+
+
+def _own(view: View, apart: View) -> View:
+    """A weight as it lies in the pool; all else apart."""
+    return view if isinstance(view.buffer, str) else apart
 
 
 def _ramp(size: int, dtype: torch.dtype, device: str) -> torch.Tensor:
