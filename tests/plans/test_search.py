@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import gc
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import hypothesis.strategies as st
@@ -35,7 +37,7 @@ from tgbench.plans.retention.solver import SolverLimits
 from tgbench.plans.retention.tables import nested, tabulate, tabulate_pieces
 from tgbench.plans.retention.workload import Workload
 from tgbench.plans.search import beginning
-from tgbench.plans.search.arms import Arm, Arms
+from tgbench.plans.search.arms import Arm, Arms, by_promise
 from tgbench.plans.search.chain import Chain
 from tgbench.plans.search.effort import Effort, Mode
 from tgbench.plans.search.judge import Judge
@@ -230,6 +232,20 @@ def test_ways_of_cutting_that_cannot_be_ahead_are_not_laid_out(
     monkeypatch.setattr(beginning, "FINER", 0.1)
     first_plan(graph, buckets, budget)
     assert opened == {WHOLE}
+
+
+def promising(**promises_ns: float) -> list[Any]:
+    """Ways of cutting in so many parts that come to so much."""
+    return [
+        SimpleNamespace(cut=Cut("x", 0, int(name[1:])), promise_ns=promise_ns)
+        for name, promise_ns in promises_ns.items()
+    ]
+
+
+def test_coarser_cuts_come_first_where_promises_are_about_the_same() -> None:
+    arms = promising(p2=3.0, p4=2.2, p8=2.07, p16=2.02, p32=2.0, p64=math.inf)
+    assert [arm.cut.parts for arm in by_promise(arms)] == [8, 16, 32, 4, 2, 64]
+    assert by_promise([]) == []
 
 
 def first_of_all(graph: Graph, buckets: list[Bucket], budget: int) -> str:

@@ -6,7 +6,7 @@ uncut · 2 parts · 4 parts … along each input dimension, as long as slices sh
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -25,6 +25,7 @@ from tgbench.runs.split import WHOLE, Cut
 
 MOST_PARTS = 32  # of a cut run
 MOST_AXES = 3  # input dimensions along which runs may be cut
+ABOUT = 1.05  # times a promise: about the same
 SHRINKS = 0.97  # of what slices took in half as many parts: more is no reason for more parts
 
 
@@ -197,6 +198,21 @@ class Arms:
                         size = value_of(region.hull().elements) * node.type.itemsize
                         total[node] = max(total.get(node, 0), size)
         return sum(total.values())
+
+
+def by_promise(arms: Iterable[Arm]) -> list[Arm]:
+    """What ladders come to first; of what comes to about the same, coarser cuts: fewer pieces
+    compute less twice, which no ladder knows of, and are replayed sooner. A U-Net that promises
+    2.03 ms in 32 pieces and 2.12 in 8 takes 3.0 and 2.34.
+    """
+    left = sorted(arms, key=lambda arm: arm.promise_ns)
+    found: list[Arm] = []
+    while left:
+        most_ns = left[0].promise_ns * ABOUT
+        level = sum(1 for arm in left if arm.promise_ns <= most_ns)
+        found += sorted(left[:level], key=lambda arm: arm.cut.parts)
+        left = left[level:]
+    return found
 
 
 def _scratch(placed: Placement) -> dict[Node, int]:

@@ -12,7 +12,7 @@ from tgbench.base.errors import BudgetError
 from tgbench.graph.graph import Node
 from tgbench.memory.placement import Placement, Retention
 from tgbench.plans.scenarios import Scenario
-from tgbench.plans.search.arms import Arm, Arms
+from tgbench.plans.search.arms import Arm, Arms, by_promise
 from tgbench.plans.search.incumbent import FINER
 from tgbench.plans.search.judge import Candidate, Judge
 from tgbench.plans.search.layouts import BEGINNING, Layouts
@@ -76,34 +76,52 @@ class Beginning:
         cuts = arms.cuts()
         [whole] = arms.of(next(cuts))
         best = self._climbed(whole)
-        best_ns = whole.promise_ns if best is None else min(whole.promise_ns, best.time_ns)
-        for arm in self._by_promise(arms, cuts, best_ns, best):
-            is_late = best is not None and self.layouts.spending.is_late(BEGINNING)
-            if _is_ahead(arm.promise_ns, best) and not is_late:
-                found = self._climbed(arm)
-                best = found if best is None or (found and found.beats(best)) else best
+        promising, others = self._opened(arms, cuts, whole, best)
+        for arm in promising:
+            best = self._better(arm, best)
+        for cut in others:
+            if not self._is_late(best) and _is_ahead(arms.hoped_ns(cut), best):
+                for arm in arms.of(cut):
+                    best = self._better(arm, best)
         loses_little = best is not None and best.modelled_ns <= DEAR * self.judge.all_kept_ns
         if best is not None and (loses_little or self.layouts.spending.is_late(SOON)):
             return best
         other = self._planned(scenarios, arms.budget_bytes, is_needed=best is None)
         return other if best is None or (other and other.beats(best)) else best
 
-    def _by_promise(
-        self, arms: Arms, cuts: Iterator[Cut], best_ns: float, best: Candidate | None
-    ) -> list[Arm]:
+    def _is_late(self, best: Candidate | None) -> bool:
+        """Whether there is a first plan, and no time left for others."""
+        return best is not None and self.layouts.spending.is_late(BEGINNING)
+
+    def _better(self, arm: Arm, best: Candidate | None) -> Candidate | None:
+        """What a ladder holds, where it promises to be ahead and is."""
+        if self._is_late(best) or not _is_ahead(arm.promise_ns, best):
+            return best
+        found = self._climbed(arm)
+        return found if best is None or (found and found.beats(best)) else best
+
+    def _opened(
+        self, arms: Arms, cuts: Iterator[Cut], whole: Arm, best: Candidate | None
+    ) -> tuple[list[Arm], list[Cut]]:
         """Where whole runs promise to take longer than if all were kept, the ways of cutting them
-        that may be ahead of the best plan, what their ladders come to first.
+        that may be ahead of the best plan; and cuts that may be no further ahead than these.
         """
-        found: list[Arm] = []
+        found, others = list[Arm](), list[Cut]()
+        best_ns = whole.promise_ns if best is None else min(whole.promise_ns, best.time_ns)
         if not _is_ahead(arms.least_ns, best):  # no cut promises less
-            return found
+            return found, others
         for cut in cuts:
             if best_ns <= DEAR * self.judge.all_kept_ns or self.layouts.spending.is_late(BEGINNING):
                 break
-            if _is_ahead(arms.hoped_ns(cut), best):
+            hoped_ns = arms.hoped_ns(cut)
+            if not _is_ahead(hoped_ns, best):
+                continue
+            if hoped_ns < FINER * best_ns:
                 found += arms.of(cut)
                 best_ns = min(best_ns, found[-1].promise_ns)
-        return sorted(found, key=lambda arm: arm.promise_ns)
+            else:
+                others.append(cut)
+        return by_promise(found), others
 
     def _climbed(self, arm: Arm) -> Candidate | None:
         """What is let go of last, as much of it as packs."""

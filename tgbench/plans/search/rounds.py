@@ -14,7 +14,7 @@ from tgbench.base.stopping import StopReason
 from tgbench.graph.graph import Node
 from tgbench.plans.retention.neighbourhoods import SolvedWindow
 from tgbench.plans.retention.polish import polished
-from tgbench.plans.search.arms import Arm
+from tgbench.plans.search.arms import Arm, by_promise
 from tgbench.plans.search.chain import ROUND, Chain, ChainResult, Submits
 from tgbench.plans.search.layouts import Layouts
 from tgbench.plans.search.sending import run_round
@@ -141,7 +141,7 @@ def throughout(keep: Kept) -> Kept:
 
 def in_turn(arms: Sequence[Arm], number: int) -> Arm:
     """Whose round it is: the second best comes half as often as the best, the third a third."""
-    ranked = sorted(arms, key=lambda arm: arm.promise_ns)
+    ranked = by_promise(arms)
     shares = [1 / (rank + 1) for rank in range(len(ranked))]
     place = (number * 0.618034) % 1.0 * sum(shares)  # spread evenly, and the same every time
     return next(arm for arm, end in zip(ranked, accumulate(shares), strict=True) if place < end)
