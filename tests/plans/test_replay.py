@@ -291,3 +291,54 @@ class Words(nn.Module):
 
     def forward(self, ids: Tensor) -> Tensor:
         return (functional.embedding(ids, self.table) @ self.table.T).log_softmax(-1)
+
+
+def writing(tokens: int = 96, words: int = 512, width: int = 64) -> tuple[Graph, list[Bucket]]:
+    """A decoder of two layers that writes, and edits a word that was written now and then."""
+    g = GraphBuilder()
+    ids = g.input("ids", (tokens,), "int64")
+    table, causal = g.parameter("table", (words, width)), g.constant(np.tri(tokens, dtype=bool))
+    x = ops.embedding(table, ids)
+    for i in range(2):
+        q, k, v = (ops.linear(x, g.parameter(f"{n}{i}", (width, width))) for n in "qkv")
+        heads = [node.reshape(1, 1, tokens, width) for node in (q, k, v)]
+        seen = ops.attention(*heads, causal).reshape(tokens, width)
+        x = x + ops.linear(seen, g.parameter(f"o{i}", (width, width)))
+        up = ops.gelu(ops.linear(x, g.parameter(f"up{i}", (4 * width, width))))
+        x = x + ops.linear(up, g.parameter(f"down{i}", (width, 4 * width)))
+    g.output("logits", ops.linear(x, table))
+
+    def call(first: int, stop: int, asked: int) -> Bucket:
+        rows = Region((Box(((asked, asked + 1), (0, words))),))
+        return Bucket.of({"ids": Region((Box(((first, stop),)),))}, {"logits": rows})
+
+    calls = [call(0, tokens, tokens // 2)]
+    for at in range(tokens // 2 + 1, tokens // 2 + 16):
+        calls.append(call(at, at + 1, at))
+        if at % 4 == 3:
+            calls.append(call(at - 6, at - 5, at))
+    return g.build(), calls
+
+
+def test_what_was_judged_before_decides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A class of which a decision holds nowhere else over one map may be moved over another."""
+    graph, calls = writing()
+    given = {name: np.zeros(node.shape, np.float32) for name, node in graph.parameters.items()}
+    session = GraphSession(graph, given, memory=185_000, calibrate=False)
+    search, seen = session.planning.task(calls, None).optimiser(), list[Candidate]()
+    really = Judge.candidate
+
+    def judged(self: Judge, *asked: Any, **more: Any) -> Candidate | None:
+        found = really(self, *asked, **more)
+        seen.extend(() if found is None else (found,))
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Judge, "candidate", judged)
+        search.run("search", Effort(steps=400), seed=1)
+    assert len(seen) > 3
+    for one in {id(each.placement): each for each in seen}.values():
+        fresh = search.judge.over(search.judge.scheduled)
+        alone = fresh.candidate(one.retention, one.cut, one.placement)
+        assert alone is not None
+        assert alone.replayed.times_ns == one.replayed.times_ns

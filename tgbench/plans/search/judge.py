@@ -108,7 +108,6 @@ class Judge:
         self._known = Appraisals(self.planner.choices, scheduled)
         self._places: dict[tuple[BucketClass, tuple[int, ...]], None] = {}  # that maps lacked
         self._cramped: dict[Spot, None] = {}  # runs that maps held in pieces only
-        self._alone = set(workload.alone)  # classes whose decisions hold nowhere else
         self.tabulated: Model | None = None
         self._times: dict[tuple[Any, ...], float] = {}
         self._runs = Latest[Spot, tuple[tuple[Instruction, ...], float]](MOST_RUNS)
@@ -201,8 +200,8 @@ class Judge:
         try:
             replayed = replay(
                 self.scheduled, self.rules, placement, cut, self.workload.circle,
-                self._run_ns, self.device, self._known, self.planner.runs.before, self._alone,
-                self.classes, most, stop,
+                self._run_ns, self.device, self._known, self.planner.runs.before,
+                self.workload.alone, self.classes, most, stop,
             )  # fmt: skip
         except Misfit as found:
             self._places[found.kind, found.origin] = None

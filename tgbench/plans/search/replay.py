@@ -7,7 +7,7 @@ expected to, operands lying as they do in this map.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -87,7 +87,7 @@ def replay(
     device: str,
     known: Appraisals,
     before: Before,
-    alone: set[BucketClass],
+    alone: Collection[BucketClass],
     classes: Mapping[BucketClass, tuple[float, tuple[int, ...]]] | None = None,
     most: int | None = None,
     stop: Callable[[], bool] = lambda: False,
@@ -99,8 +99,8 @@ def replay(
     Args:
         known: what earlier replays found out about kernels.
         before: how runs were decided over other maps.
-        alone: classes whose decisions held nowhere else: they are decided for numbers; those that
-            turn out to be so are added.
+        alone: classes whose decisions held nowhere else: they are decided for numbers, and so are
+            those that turn out to be so over this map. Over another they may hold elsewhere.
         most: how many calls are walked; None for all.
         stop: asked after each call but the first few; True ends the walk.
 
@@ -117,18 +117,18 @@ def replay(
         lowerer=appraiser,
         before=before,
     )
-    cramped: list[Spot] = []
+    cramped, fixed = list[Spot](), set(alone)
 
     def decide(
         held: State, kind: BucketClass, origin: tuple[int, ...]
     ) -> tuple[tuple[Instruction, ...], State, frozenset[Guard]]:
         for there in (held, {}):
             try:
-                made = specialiser.specialise(there, kind, origin, is_fixed=kind in alone)
+                made = specialiser.specialise(there, kind, origin, is_fixed=kind in fixed)
             except DoesNotFit:
                 continue
             if holds_alone(made.guards, origin):
-                alone.add(kind)
+                fixed.add(kind)
             if cut == WHOLE and len(made.pieces) > 1:
                 cramped.append(Spot(kind, origin))
             return made.instructions, made.after, made.guards
