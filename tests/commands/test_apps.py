@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -35,6 +36,7 @@ from tgbench.memory.storage import ScheduledGraph
 from tgbench.runs.propagate import Propagator
 from tgbench.runs.rules import Rules
 from tgbench.session.report import flops
+from tgbench.session.session import GraphSession
 from tgbench.sources.models.checkpoints import find_minilm
 
 Image = np.ndarray[tuple[int, ...], np.dtype[np.float32]]
@@ -85,6 +87,24 @@ def test_a_session_covers_as_many_places_as_it_has_rows() -> None:
     assert np.abs(found.drops - alone.drops).max() < 1e-5 * max(1, abs(alone.logit))
     with pytest.raises(InputError, match="takes 5 images"):
         occlusion(session, x, patch=8, stride=8, at_once=4)
+
+
+def test_a_session_is_made_ready_for_its_first_sweep_as_a_module_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """So the command, which opens one, computes no more than what patches reach."""
+    made, really, x = list[int](), GraphSession.prepare, image(64)
+
+    def prepare(session: GraphSession, *given: Any) -> int:
+        made.append(really(session, *given))
+        return made[-1]
+
+    monkeypatch.setattr(GraphSession, "prepare", prepare)
+    session = session_of(small_vgg(), x, 4)
+    for _ in range(2):
+        found = occlusion(session, x, patch=8, stride=8)
+        assert (found.programs_made, len(made)) == (0, 1)
+    assert made[0] >= 1
 
 
 def test_what_a_place_took_is_its_share_of_a_run() -> None:

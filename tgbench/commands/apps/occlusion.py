@@ -39,6 +39,7 @@ from tgbench.views.draw.heatmap import Heatmap
 Floats: TypeAlias = npt.NDArray[np.float32]
 Place: TypeAlias = "tuple[int, int, int, int]"  # first row, stop, first column, stop
 AT_ONCE = 4  # places per run
+JUST = 1.005  # times as many full forwards take, as two digits tell apart from as many
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +110,12 @@ class OcclusionMap:
         """Multiply–adds of full forwards over those of the sweep."""
         return self.full_multiply_adds * self.drops.size / self.multiply_adds
 
+    @property
+    def _saved(self) -> str:
+        if self.saving < JUST:
+            return "no fewer than full forwards"
+        return f"{self.saving:.2f} × fewer than full forwards"
+
     def shares(self, name: Literal["multiply_adds", "time_ns"]) -> npt.NDArray[np.float64]:
         """[rows, columns]: what each place's run took, divided equally among its places."""
         found = np.zeros(self.drops.shape)
@@ -149,8 +156,8 @@ class OcclusionMap:
             f"class {self.target}, logit {self.logit:.4g}; {rows} × {columns} places of "
             f"{self.patch} × {self.patch} pixels, {self.at_once} a run\n"
             f"largest drop {self.drops.max():.4g} at row {at[0]}, column {at[1]}\n"
-            f"{self.multiply_adds:,} multiply–adds, {self.saving:.2f} × fewer than full "
-            f"forwards\n{format_time(self.time_ns)}, {programs} made; "
+            f"{self.multiply_adds:,} multiply–adds, {self._saved}\n"
+            f"{format_time(self.time_ns)}, {programs} made; "
             f"{format_time(self.ahead_ns)} before for the plan and the clean image"
         )
 
@@ -173,9 +180,10 @@ def occlusion(
 
     Args:
         model: a module in evaluation mode, or a session of one. Its only input is a batch of
-            images, its only output their logits. A module is swept by one program, made before. A
-            session keeps its programs; one that is made with `making="always"` makes one for each
-            run of the first sweep, by which later images are swept faster.
+            images, its only output their logits. Programs that serve a sweep are made before it,
+            unless the session has a plan. A session keeps its programs; one that is made with
+            `making="always"` makes one for each run of the first sweep, by which later images are
+            swept faster.
         image: [channels, height, width] or with a batch dimension of 1; float32.
         patch, stride: in pixels; places stand at multiples of `stride` and end inside the image.
         target: the class; None for the one with the largest logit.
@@ -201,8 +209,7 @@ def occlusion(
     began = time.perf_counter_ns()
     if not session.is_planned:
         plan(session, groups)
-        if session is not model:
-            session.prepare()
+        session.prepare()
     before = run_clean(session, pixels)
     ahead_ns = time.perf_counter_ns() - began
     goal = int(before.argmax()) if target is None else target

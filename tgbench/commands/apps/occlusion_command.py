@@ -87,7 +87,7 @@ def opened(arguments: argparse.Namespace) -> tuple[GraphSession, nn.Module | Non
             raise InputError("--plain runs PyTorch modules; give a model by name")
         imported = from_pt2(arguments.model)
         shapes = [node.shape for node in imported.graph.inputs.values()]
-        return GraphSession(imported, making="always"), None, int(shapes[0][-1])
+        return GraphSession(imported), None, int(shapes[0][-1])
     module = network(arguments.model, arguments.weights)
     at_once = AT_ONCE if arguments.at_once is None else arguments.at_once
     image = np.zeros((1, 3, SIZE, SIZE), np.float32)
