@@ -888,3 +888,47 @@ def test_random_graphs_keep_their_values(drawn_graph: tuple[Graph, Maker]) -> No
 
 def test_examples() -> None:
     assert doctest.testmod(module).failed == 0
+
+
+# --- what is there already -----------------------------------------------------------------------
+
+Beside = Callable[[Node, Node], tuple[Node, ...]]
+BESIDE: dict[str, Beside] = {
+    "a softmax, its sum": lambda x, w: (ops.softmax(x), ops.logsumexp(x, -1)),
+    "a softmax, its exponentials": lambda x, w: (
+        ops.softmax(x), ops.exp(x - ops.max_(x, -1, keepdims=True))
+    ),
+    "an activation, what it is made of": lambda x, w: (
+        ops.gelu(x), ops.erf(x * 0.5**0.5) + 1.0
+    ),
+    "a weight there and back": lambda x, w: (
+        ops.linear(ops.relu(ops.linear(x, w)), w.permute(1, 0)),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BESIDE)
+def test_what_is_there_already_is_recognised_once(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Parts of a fused op that stand beside it are no reason to put it in its own place, again."""
+    g = GraphBuilder()
+    x, w = g.input("x", (3, 8)), g.parameter("w", (4, 8))
+    for i, node in enumerate(BESIDE[name](x, w)):
+        g.output(f"y{i}", node)
+    covers, really = list[Graph](), module.cover
+
+    def cover(graph: Graph) -> Any:
+        covers.append(graph)
+        assert len(covers) < 9, "no end of it"
+        return really(graph)
+
+    monkeypatch.setattr(module, "cover", cover)
+    graph = g.build()
+    found = recognise(simplify(graph))
+    rng = np.random.default_rng(0)
+    given = {n: rng.standard_normal(node.shape).astype(np.float32)
+             for n, node in {**graph.inputs, **graph.parameters}.items()}  # fmt: skip
+    expected, values = evaluate(graph, given), evaluate(found, given)
+    for i in range(len(graph.outputs)):
+        np.testing.assert_allclose(values[f"y{i}"], expected[f"y{i}"], 1e-5, 1e-5)

@@ -8,7 +8,7 @@ pays only where more is saved (maximal munch; Appel, Modern Compiler Implementat
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 
@@ -79,14 +79,20 @@ class _Cover:
 
     def pays(self, node: Node, match: Match) -> bool:
         """Whether nodes vanish, and more of them than are computed twice, of these no products."""
-        if OPS[node.op].is_fused and len(match.inner) == 1:
-            return False
-        work = [n for n in match.inner if n is not node and n.op not in VIEWS]
+        inner = _read_by(node, match.inner)
+        work = [n for n in inner if n is not node and n.op not in VIEWS]
         work = [n for n in work if not self.checker.cells.of[n].is_fixed]
+        if OPS[node.op].is_fused and not self._takes_up(node, match, inner):
+            return False
         twice = [n for n in work if self.is_read_elsewhere(n, match)]
         gone = sum(_elements(n) for n in work if n not in twice)
         is_less = not twice or sum(map(_elements, twice)) < gone
         return is_less and not any(n.op in PRODUCTS for n in twice)
+
+    def _takes_up(self, node: Node, match: Match, inner: Collection[Node]) -> bool:
+        """Whether a fused op would read less far than the one that is there."""
+        read = {n for cell in match.inputs for n in nodes_of(cell)}
+        return any(n is not node and n not in read for n in inner)
 
     def is_read_elsewhere(self, node: Node, match: Match) -> bool:
         if node in self.graph.outputs.values() or node in self.graph.updates.values():
@@ -95,6 +101,18 @@ class _Cover:
             reader not in match.inner and (reader in self.needed or reader not in self.decided)
             for reader in self.graph.consumers[node]
         )
+
+
+def _read_by(node: Node, inner: Collection[Node]) -> list[Node]:
+    """A node, and what of some nodes it is computed from, through these alone: others have the
+    value of a part of it, as exponentials beside a softmax do.
+    """
+    found, left = {node: None}, [node]
+    while left:
+        fresh = [n for n in left.pop().inputs if n in inner and n not in found]
+        found |= dict.fromkeys(fresh)
+        left += fresh
+    return list(found)
 
 
 def _elements(node: Node) -> int:
