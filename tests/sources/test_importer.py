@@ -349,6 +349,32 @@ def test_buffers_that_forward_writes_become_states() -> None:
         assert torch.allclose(session.run({"inputs_0": X})["output"], expected, atol=1e-6)
 
 
+@pytest.mark.parametrize("runs", [0, 2])
+def test_a_state_that_is_set_counts_from_the_next_run_on(runs: int) -> None:
+    """Also before it was ever written, where a buffer does not begin at 0."""
+
+    def counted(module: Any, x: Tensor) -> Tensor:
+        module.total.add_(x.sum(0))
+        return x * module.total
+
+    module = of(counted, total=torch.full((3,), 5.0))
+    session = GraphSession(from_torch(module, (X,)), calibrate=False)
+    begun = torch.full((3,), 5.0)
+    assert np.array_equal(session.state_value("total"), begun)
+    for again in range(2):
+        for _ in range(runs):
+            assert torch.allclose(session.run({"inputs_0": X})["output"], module(X), atol=1e-6)
+        assert np.allclose(session.state_value("total"), module.total)
+        session.set_state("total", np.full(3, 7.0 + again, np.float32))
+        module.total.fill_(7.0 + again)
+        assert np.array_equal(session.state_value("total"), module.total)
+        assert torch.allclose(session.run({"inputs_0": X})["output"], module(X), atol=1e-6)
+        assert np.allclose(session.state_value("total"), module.total)
+        session.reset_states()
+        module.total.copy_(begun)
+        assert np.array_equal(session.state_value("total"), begun)
+
+
 def test_parameters_that_forward_writes_become_states() -> None:
     class Averaged(nn.Module):
         def __init__(self) -> None:

@@ -31,6 +31,7 @@ from tgbench.base.files import is_there
 from tgbench.base.switches import telling
 from tgbench.base.words import one_or_more, shorten
 from tgbench.costs.nearby import Nearby
+from tgbench.graph.beginnings import first_value, flag_of
 from tgbench.graph.graph import Graph
 from tgbench.graph.op_table import numpy_dtype
 from tgbench.kernels.registry import Ranking
@@ -436,12 +437,17 @@ class GraphSession(Facts):
     # --- states ----------------------------------------------------------------------------------
 
     def state_value(self, name: str) -> Array:
-        """A copy of what a state holds now; 0 everywhere before the first run.
+        """A copy of what a state holds now; before the first run, what it begins with: 0, or the
+        first value of an imported module's buffer.
 
         Raises InputError for an unknown name.
         """
-        node = self.reader.state(name)
+        node, flag = self.reader.state(name), flag_of(self.graph, name)
         with self.arena.lock:
+            if flag is not None and not self.keeper.state_value(flag):
+                first = first_value(self.graph, name)
+                if first is not None:
+                    return first.copy()
             return self.keeper.state_value(node)
 
     def set_state(self, name: str, value: Any) -> None:
@@ -449,15 +455,18 @@ class GraphSession(Facts):
 
         Raises InputError for an unknown name, and a value that the state cannot take.
         """
-        node = self.reader.state(name)
+        node, flag = self.reader.state(name), flag_of(self.graph, name)
         array = self.reader.checked_state(node, value)
         with self.arena.lock:
             self.keeper.set_state(node, array)
+            if flag is not None:
+                self.keeper.set_state(flag, np.ones((), bool))
 
     def reset_states(self) -> None:
-        """Let every state hold 0 again, as before the first run."""
-        for name, node in self.graph.states.items():
-            self.set_state(name, np.zeros(node.shape, numpy_dtype(node.dtype)))
+        """Let every state hold again what it begins with."""
+        with self.arena.lock:
+            for node in self.graph.states.values():
+                self.keeper.set_state(node, np.zeros(node.shape, numpy_dtype(node.dtype)))
 
     def forget(self) -> None:
         """Drop everything that is remembered of earlier runs; the next one computes afresh."""

@@ -20,6 +20,7 @@ from torch.utils import _pytree as pytree
 
 from tgbench.base.errors import GraphError, ImporterError
 from tgbench.base.safetensors import DTYPE_NAMES
+from tgbench.graph.beginnings import flag_named
 from tgbench.graph.graph import Graph, GraphBuilder, Node
 from tgbench.graph.op_table import TensorType
 from tgbench.graph.ops.opaque.aten import refusal
@@ -120,7 +121,7 @@ class Builder:
         state = self.graph.state(leaf.name, type_.shape, type_.dtype)
         if not bool(leaf.value.any()):
             return state
-        written = self.graph.state(f"{leaf.name}.is_written", (), "bool")
+        written = self.graph.state(flag_named(leaf.name), (), "bool")
         self.graph.update(written, self.graph.constant(True))
         return self.graph.apply("where", written, state, self._as_node(leaf.value))
 
