@@ -18,7 +18,13 @@ from importer_cases import FAMILIES, Case
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
-from tgbench.base.errors import GraphError, ImporterError, UnsupportedOpError, WeightsError
+from tgbench.base.errors import (
+    GraphError,
+    ImporterError,
+    InputError,
+    UnsupportedOpError,
+    WeightsError,
+)
 from tgbench.graph.graph import Graph, GraphBuilder
 from tgbench.graph.graph_file import load_graph, save_graph
 from tgbench.graph.reference import evaluate
@@ -998,3 +1004,59 @@ def test_one_name_may_be_fixed_without_a_list() -> None:
     x = torch.randn(2, 3)
     imported = from_torch(Masked().eval(), (x, torch.ones(3)), fixed="mask")
     assert set(imported.graph.inputs) == {"x"}
+
+
+# --- numbers, and values at the end of what there is ----------------------------------------------
+
+OF_A_NUMBER: dict[str, Callable[[Tensor], Tensor]] = {
+    "softmax": lambda x: x.softmax(0),
+    "log_softmax": lambda x: x.log_softmax(-1),
+    "cumsum": lambda x: x.cumsum(0),
+    "logsumexp": lambda x: x.logsumexp(0),
+    "sort": lambda x: x.sort()[0],
+    "argsort": lambda x: x.argsort(),
+    "topk": lambda x: x.topk(1)[0],
+    "max": lambda x: x.max(0)[1],
+    "argmax": lambda x: x.argmax(0, keepdim=True),
+    "var": lambda x: torch.var_mean(x, 0, correction=0)[0],
+    "gather": lambda x: x.gather(0, torch.tensor(0)),
+    "index_select": lambda x: x.index_select(0, torch.tensor([0])),
+}
+
+
+@pytest.mark.parametrize("name", OF_A_NUMBER)
+def test_a_number_has_the_dimension_that_pytorch_gives_it(name: str) -> None:
+    module, x = of(lambda module, x: OF_A_NUMBER[name](x * 2)), torch.tensor(1.5)
+    session = GraphSession(from_torch(module, (x,)), calibrate=False)
+    for value in (1.5, -2.0):
+        x = torch.tensor(value)
+        assert torch.equal(session.run({"inputs_0": x})["output"], module(x))
+
+
+def test_sums_of_exponentials_are_what_pytorch_says_where_they_are_infinite() -> None:
+    def summed(module: Any, x: Tensor) -> tuple[Tensor, ...]:
+        hidden, inverse = x.masked_fill(x < 0, -torch.inf), 1 / x
+        return hidden.logsumexp(1), inverse.logsumexp(1), hidden.logsumexp((0, 1), True)
+
+    x = torch.tensor([[-1.0, -2.0], [3.0, 0.0], [1.0, 2.0]])
+    module = of(summed)
+    session = GraphSession(from_torch(module, (x,)), calibrate=False)
+    for _ in range(3):
+        for mine, theirs in zip(session.run({"inputs_0": x}).values(), module(x), strict=True):
+            assert torch.allclose(mine, theirs, atol=1e-6)
+        x = -x.roll(1, 0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_numbers_that_are_cast_may_pick_rows(dtype: torch.dtype) -> None:
+    table = torch.arange(30.0).reshape(10, 3)
+    module = of(lambda module, x: F.embedding(x.long(), table))
+    x = torch.tensor([0.0, 1.5, 3.0, 9.75, -0.5], dtype=dtype)
+    session = GraphSession(from_torch(module, (x,)), calibrate=False)
+    for _ in range(3):
+        assert torch.equal(session.run({"inputs_0": x})["output"], module(x))
+        x = x.roll(1)
+    for wrong in (10.0, -1.0):
+        x[1] = wrong
+        with pytest.raises(InputError, match=r"a table with 10; values must be in 0\.\.9"):
+            session.run({"inputs_0": x})

@@ -1,6 +1,6 @@
 """What states begin with: 0, or what a `where` puts in their place until they are written once.
 
-    where(total.is_written, total, first)    total.is_written ← True, with every run
+where(total.is_written, total, first)    total.is_written ← True, with every run
 """
 
 from __future__ import annotations

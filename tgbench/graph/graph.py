@@ -182,7 +182,7 @@ class Node:
         return self.builder.apply("reshape", self, shape=tuple(map(plain, dims)))
 
     def permute(self, *axes: int) -> Node:
-        order = tuple(axis % self.rank for axis in axes)
+        order = tuple(axis_of(self, axis) for axis in axes)
         return self.builder.apply("permute", self, axes=order)
 
     def transpose(self, a: int = -1, b: int = -2) -> Node:
@@ -207,6 +207,13 @@ class Node:
         raise GraphError(
             f"{self.name} has no truth value while the graph is built; use `where(condition, a, b)`"
         )
+
+
+def axis_of(node: Node, axis: int) -> int:
+    """A dimension by its number, the last one −1; raises GraphError for one that is not there."""
+    if not -node.rank <= axis < node.rank:
+        raise GraphError(f"{node.name} ({node.type}) has no dimension {axis}")
+    return axis % node.rank
 
 
 def _index(node: Node, index: tuple[Index, ...]) -> Node:
@@ -324,7 +331,7 @@ class GraphBuilder:
         >>> g.update(cache, row, at=g.input("position", (1,), "int64"))
         """
         if at is not None and state.op == "state":
-            value = _written(state, value, at, axis % state.rank)
+            value = _written(state, value, at, axis_of(state, axis))
         if state.op != "state" or state.type != value.type:
             raise GraphError(f"cannot update {state!r} with {value.type}; types must be equal")
         self.updates[state.name] = value

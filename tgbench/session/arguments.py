@@ -334,9 +334,13 @@ def _stays_finite(part: Array, dtype: str) -> bool:
 
 
 def _is_below(part: Array, limit: int) -> bool:
-    """Whether all are in 0..limit - 1; a negative integer is a large one without its sign."""
+    """Whether all are in 0..limit - 1, rounded towards 0 as casts do; a negative integer is a large
+    one without its sign.
+    """
     if part.size == 1:
         return 0 <= int(part.item()) < limit
+    if part.dtype.kind == "f":
+        return bool(part.min() > -1 and part.max() < limit)
     unsigned = part.view(UNSIGNED[part.itemsize])
     return bool(unsigned.item(unsigned.argmax()) < limit)
 

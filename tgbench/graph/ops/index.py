@@ -17,7 +17,7 @@ from tgbench.base.known import ConstantData, SparsityPattern, intervals_of
 from tgbench.base.memo import once_each
 from tgbench.base.regions import EMPTY, Box, Interval, Region
 from tgbench.base.sweeps import around
-from tgbench.graph.graph import Node, fact_of
+from tgbench.graph.graph import Node, axis_of, fact_of
 from tgbench.graph.op_table import Array, Attrs, Call, OpDef, TensorType, register
 from tgbench.graph.ops.elementwise import where
 
@@ -152,7 +152,7 @@ register(
 
 def gather(x: Node, indices: Node, axis: int = 0) -> Node:
     """Pick slices of `x` along `axis`; out[i…] = x[indices[i…]] for axis 0."""
-    return x.builder.apply("gather", x, indices, axis=axis % x.rank)
+    return x.builder.apply("gather", x, indices, axis=axis_of(x, axis))
 
 
 def embedding(table: Node, ids: Node) -> Node:
@@ -222,7 +222,7 @@ def scatter(x: Node, indices: Node, value: Node, axis: int = 0) -> Node:
 
     With constant indices it is a choice between `x` and rows of `value`, tight in both.
     """
-    axis, fixed = axis % x.rank, _constant_of(indices)
+    axis, fixed = axis_of(x, axis), _constant_of(indices)
     is_state = x.op in ("state", "scatter", "update")  # then it is written in place
     if fixed is not None and fixed.ndim == 1 and isinstance(x.shape[axis], int) and not is_state:
         size, source = x.shape[axis], np.full(x.shape[axis], -1)
@@ -231,7 +231,7 @@ def scatter(x: Node, indices: Node, value: Node, axis: int = 0) -> Node:
         written = x.builder.constant((source >= 0).reshape(lines))
         rows = gather(value, x.builder.constant(np.maximum(source, 0)), axis)
         return where(written, rows, x)
-    return x.builder.apply("scatter", x, indices, value, axis=axis % x.rank)
+    return x.builder.apply("scatter", x, indices, value, axis=axis_of(x, axis))
 
 
 # --- update: a copy of x with a block replaced, at a place fixed in the graph --------------------
@@ -389,7 +389,7 @@ register(
 
 def gather_elements(x: Node, index: Node, axis: int) -> Node:
     """Elements of `x` picked along `axis`: out[i, j] = x[index[i, j], j] for axis 0."""
-    return x.builder.apply("gather_elements", x, index, axis=axis % x.rank)
+    return x.builder.apply("gather_elements", x, index, axis=axis_of(x, axis))
 
 
 def _scatter_elements_forward(call: Call, regions: tuple[Region, ...]) -> Region:
@@ -431,12 +431,12 @@ register(
 
 def scatter_elements(x: Node, index: Node, value: Node, axis: int) -> Node:
     """A copy of `x` with out[index[i, j], j] = value[i, j] for axis 0; no index twice in a line."""
-    return x.builder.apply("scatter_elements", x, index, value, axis=axis % x.rank, add=False)
+    return x.builder.apply("scatter_elements", x, index, value, axis=axis_of(x, axis), add=False)
 
 
 def scatter_add(x: Node, index: Node, value: Node, axis: int) -> Node:
     """A copy of `x` with value[i, j] added to out[index[i, j], j] for axis 0."""
-    return x.builder.apply("scatter_elements", x, index, value, axis=axis % x.rank, add=True)
+    return x.builder.apply("scatter_elements", x, index, value, axis=axis_of(x, axis), add=True)
 
 
 def index_select(x: Node, axis: int, indices: Node) -> Node:

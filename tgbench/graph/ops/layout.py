@@ -19,7 +19,7 @@ from tgbench.base.known import MOST_KNOWN, Fact, pattern_fact
 from tgbench.base.regions import EMPTY, Box, Interval, Region
 from tgbench.base.sweeps import around, is_free
 from tgbench.graph.dims import expanded
-from tgbench.graph.graph import Node
+from tgbench.graph.graph import Node, axis_of
 from tgbench.graph.op_table import (
     FLOATS,
     Array,
@@ -407,7 +407,7 @@ register(
 
 def flip(x: Node, *axes: int) -> Node:
     """Reverse the order along these axes."""
-    flipped = {axis % x.rank for axis in axes}
+    flipped = {axis_of(x, axis) for axis in axes}
     return x[tuple(slice(None, None, -1 if axis in flipped else 1) for axis in range(x.rank))]
 
 
@@ -748,7 +748,8 @@ def roll(x: Node, shifts: int | Sequence[int], axes: int | Sequence[int]) -> Nod
     if len(by) != len(along):
         raise GraphError(f"roll by {by} along {along}: one shift per axis")
     for shift, axis in zip(by, along, strict=True):
-        place, size = axis % x.rank, x.shape[axis]
+        place = axis_of(x, axis)
+        size = x.shape[place]
         turn = shift % size
         if turn:
             pieces = [_cut(x, place, size - turn, size), _cut(x, place, 0, size - turn)]
@@ -788,4 +789,4 @@ def repeat(x: Node, *times: int) -> Node:
 
 def repeat_interleave(x: Node, times: int, axis: int) -> Node:
     """Every element along an axis `times` in a row."""
-    return _repeated(x, axis % x.rank, times, inner=True)
+    return _repeated(x, axis_of(x, axis), times, inner=True)

@@ -13,7 +13,7 @@ import numpy as np
 
 from tgbench.base.errors import GraphError
 from tgbench.base.regions import Box
-from tgbench.graph.graph import Node
+from tgbench.graph.graph import Node, axis_of
 from tgbench.graph.op_table import (
     Array,
     Attrs,
@@ -37,6 +37,7 @@ from tgbench.graph.ops.elementwise import (
     tanh,
     where,
 )
+from tgbench.graph.ops.functions import isinf
 from tgbench.graph.ops.layout import concat, split
 from tgbench.graph.ops.reduce import max_, mean, sum_
 
@@ -112,7 +113,7 @@ _fused("softmax", _softmax, _softmax_reference, whole=lambda call: (call.attrs["
 
 def softmax(x: Node, axis: int = -1) -> Node:
     """exp(x) over its sum along `axis`, computed from x less its maximum."""
-    return x.builder.apply("softmax", x, axis=axis % x.rank)
+    return x.builder.apply("softmax", x, axis=axis_of(x, axis))
 
 
 def _rms_norm(attrs: Attrs, x: Node, weight: Node) -> Node:
@@ -465,8 +466,9 @@ def glu(x: Node, axis: int = -1) -> Node:
 
 
 def logsumexp(x: Node, axis: int | Sequence[int] = -1, keepdims: bool = False) -> Node:
-    """log Σ eˣ over `axis`, computed from x less its maximum."""
-    top = max_(x, axis, keepdims=True)
+    """log Σ eˣ over `axis`, computed from x less its maximum, where that is finite."""
+    most = max_(x, axis, keepdims=True)
+    top = where(isinf(most), 0.0, most)
     result = log(sum_(exp(x - top), axis, keepdims=True)) + top
     return result if keepdims else sum_(result, axis)
 

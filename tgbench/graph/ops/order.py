@@ -12,7 +12,7 @@ import numpy as np
 from tgbench.base.errors import GraphError
 from tgbench.base.regions import Box, Interval, Region
 from tgbench.base.sweeps import around
-from tgbench.graph.graph import Node
+from tgbench.graph.graph import Node, axis_of
 from tgbench.graph.op_table import Array, Attrs, Call, OpDef, TensorType, register, same_dtype
 
 
@@ -62,7 +62,7 @@ register(
 
 def cumsum(x: Node, axis: int = -1) -> Node:
     """The sum of everything up to an element, itself included, along an axis."""
-    return x.builder.apply("cumsum", x, axis=axis % x.rank)
+    return x.builder.apply("cumsum", x, axis=axis_of(x, axis))
 
 
 # --- arg max, arg min, top k ---------------------------------------------------------------------
@@ -130,7 +130,7 @@ for _name, (_dtype, _reference) in _ENTRIES.items():
 def _index_of(name: str, x: Node, axis: int | None, keepdims: bool) -> Node:
     if axis is None:
         x, axis = x.reshape(-1), 0
-    place = axis % x.rank
+    place = axis_of(x, axis)
     found = x.builder.apply(name, x, axis=place)
     if keepdims:
         return found
@@ -149,10 +149,10 @@ def argmin(x: Node, axis: int | None = None, keepdims: bool = False) -> Node:
 
 def topk(x: Node, k: int, axis: int = -1, largest: bool = True) -> tuple[Node, Node]:
     """The k largest (or smallest) along an axis in order, and where they stand."""
-    attrs: dict[str, Any] = {"k": k, "axis": axis % x.rank, "largest": largest}
+    attrs: dict[str, Any] = {"k": k, "axis": axis_of(x, axis), "largest": largest}
     return x.builder.apply("top_values", x, **attrs), x.builder.apply("top_indices", x, **attrs)
 
 
 def sort(x: Node, axis: int = -1, descending: bool = False) -> tuple[Node, Node]:
     """The elements along an axis in order, and where they stood; the order is stable."""
-    return topk(x, x.shape[axis], axis, descending)
+    return topk(x, x.shape[axis_of(x, axis)], axis, descending)

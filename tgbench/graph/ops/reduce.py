@@ -16,7 +16,7 @@ from tgbench.base.errors import GraphError
 from tgbench.base.known import Fact, SparsityPattern, open_fact, pattern_fact
 from tgbench.base.regions import Box, Region
 from tgbench.base.sweeps import around
-from tgbench.graph.graph import Node
+from tgbench.graph.graph import Node, axis_of
 from tgbench.graph.op_table import (
     FLOATS,
     Array,
@@ -175,7 +175,7 @@ _reduction("prod", np.prod)
 def _function(name: str) -> Callable[..., Node]:
     def function(x: Node, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Node:
         axes = range(x.rank) if axis is None else [axis] if isinstance(axis, int) else axis
-        ordered = tuple(sorted(a % x.rank for a in axes))
+        ordered = tuple(sorted(axis_of(x, a) for a in axes))
         return x.builder.apply(name, x, axes=ordered, keepdims=keepdims)
 
     function.__name__ = name

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from tgbench.graph import ops
-from tgbench.graph.graph import Node
+from tgbench.graph.graph import Node, axis_of
 from tgbench.graph.ops.broadcasting import broadcast_shape
 from tgbench.sources.torch.table import CallSite, lowers, refuse
 
@@ -25,7 +25,7 @@ def _index_select(site: CallSite, x: Node, dim: int, index: Node) -> Node:
 
 @lowers("aten.gather.default")
 def _gather(site: CallSite, x: Node, dim: int, index: Node) -> Node:
-    return ops.gather_elements(x, index, dim % x.rank)
+    return ops.gather_elements(x, index, axis_of(x, dim))
 
 
 @lowers("aten.index.Tensor")
@@ -68,7 +68,7 @@ def _from_zero(index: Node, size: int) -> Node:
 
 @lowers("aten.scatter.src")
 def _scatter(site: CallSite, x: Node, dim: int, index: Node, source: Node) -> Node:
-    return ops.scatter_elements(x, index, source, dim % x.rank)
+    return ops.scatter_elements(x, index, source, axis_of(x, dim))
 
 
 @lowers("aten.scatter.value")
@@ -78,7 +78,7 @@ def _scatter_value(site: CallSite, x: Node, dim: int, index: Node, value: float)
 
 @lowers("aten.scatter_add.default")
 def _scatter_add(site: CallSite, x: Node, dim: int, index: Node, source: Node) -> Node:
-    return ops.scatter_add(x, index, source, dim % x.rank)
+    return ops.scatter_add(x, index, source, axis_of(x, dim))
 
 
 @lowers("aten.index_copy.default")

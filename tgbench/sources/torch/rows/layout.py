@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tgbench.graph import ops
-from tgbench.graph.graph import Node
+from tgbench.graph.graph import Node, axis_of
 from tgbench.sources.torch.table import CallSite, lowers, refuse
 
 
@@ -42,7 +42,7 @@ def _t(site: CallSite, x: Node) -> Node:
 def _movedim(site: CallSite, x: Node, source: Any, target: Any) -> Node:
     sources = [source] if isinstance(source, int) else source
     targets = [target] if isinstance(target, int) else target
-    moved = {t % x.rank: s % x.rank for s, t in zip(sources, targets, strict=True)}
+    moved = {axis_of(x, t): axis_of(x, s) for s, t in zip(sources, targets, strict=True)}
     rest = iter(axis for axis in range(x.rank) if axis not in moved.values())
     return x.permute(*(moved[i] if i in moved else next(rest) for i in range(x.rank)))
 
@@ -79,23 +79,23 @@ def _slice(
     end: int | None = None,
     step: int = 1,
 ) -> Node:
-    return x[_along(dim % x.rank, slice(start, end, step))]
+    return x[_along(axis_of(x, dim), slice(start, end, step))]
 
 
 @lowers("aten.narrow.default")
 def _narrow(site: CallSite, x: Node, dim: int, start: int, length: int) -> Node:
     first = start % x.shape[dim] if length else start
-    return x[_along(dim % x.rank, slice(first, first + length))]
+    return x[_along(axis_of(x, dim), slice(first, first + length))]
 
 
 @lowers("aten.select.int")
 def _select(site: CallSite, x: Node, dim: int, index: int) -> Node:
-    return x[_along(dim % x.rank, index)]
+    return x[_along(axis_of(x, dim), index)]
 
 
 @lowers("aten.unbind.int")
 def _unbind(site: CallSite, x: Node, dim: int = 0) -> tuple[Node | None, ...]:
-    count = x.shape[dim % x.rank]
+    count = x.shape[axis_of(x, dim)]
     return tuple(_select(site, x, dim, i) if i in site.used else None for i in range(count))
 
 
@@ -105,14 +105,14 @@ def _unbind(site: CallSite, x: Node, dim: int = 0) -> tuple[Node | None, ...]:
 )  # fmt: skip
 def _split(site: CallSite, x: Node, sizes: Any, dim: int = 0) -> tuple[Node, ...]:
     """Where to cut follows from the shapes of the pieces."""
-    axis = dim % x.rank
+    axis = axis_of(x, dim)
     return tuple(ops.split(x, [out.shape[axis] for out in site.outs if out is not None], axis))
 
 
 @lowers("aten.unfold.default")
 def _unfold(site: CallSite, x: Node, dim: int, size: int, step: int) -> Node:
     """Windows along a dimension; what stands in each comes last."""
-    axis = dim % x.rank
+    axis = axis_of(x, dim)
     starts = np.arange(0, x.shape[axis] - size + 1, step)
     windows = ops.gather(x, x.builder.constant(starts[:, None] + np.arange(size)), axis)
     return windows.permute(*(i for i in range(x.rank + 1) if i != axis + 1), axis + 1)
@@ -121,7 +121,7 @@ def _unfold(site: CallSite, x: Node, dim: int, size: int, step: int) -> Node:
 @lowers("aten.diagonal.default")
 def _diagonal(site: CallSite, x: Node, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Node:
     """Two dimensions as one, of which every so many elements are taken."""
-    first, second = dim1 % x.rank, dim2 % x.rank
+    first, second = axis_of(x, dim1), axis_of(x, dim2)
     rest = [axis for axis in range(x.rank) if axis not in (first, second)]
     flat = x.permute(*rest, first, second).reshape(*(x.shape[axis] for axis in rest), -1)
     columns = x.shape[second]
@@ -222,7 +222,7 @@ def _slice_scatter(
     step: int = 1,
 ) -> Node:
     refuse(step != 1, f"an assignment to a slice of step {step}; use step 1")
-    axis = dim % x.rank
+    axis = axis_of(x, dim)
     first, _, _ = slice(start, end).indices(x.shape[axis])
     starts = [first if i == axis else 0 for i in range(x.rank)]
     return ops.update(x, source.cast(site.dtype), starts)
@@ -230,7 +230,7 @@ def _slice_scatter(
 
 @lowers("aten.select_scatter.default")
 def _select_scatter(site: CallSite, x: Node, source: Node, dim: int, index: int) -> Node:
-    axis = dim % x.rank
+    axis = axis_of(x, dim)
     rows = source.reshape(*x.shape[:axis], 1, *x.shape[axis + 1 :])
     first = index % x.shape[axis]
     return _slice_scatter(site, x, rows, axis, first, first + 1)

@@ -11,7 +11,7 @@ from torch.utils import _pytree as pytree
 
 from tgbench.base.safetensors import TORCH_DTYPES
 from tgbench.graph import ops
-from tgbench.graph.graph import Node
+from tgbench.graph.graph import Node, axis_of
 from tgbench.sources.torch.table import CallSite, Rule, UnsupportedCallError, lowers, pair, refuse
 
 Sizes = int | Sequence[int]
@@ -332,7 +332,7 @@ def _only_first(site: CallSite) -> None:
 @lowers("aten._weight_norm.default")
 def _weight_norm(site: CallSite, v: Node, g: Node, dim: int = 0) -> Node:
     """g · v / |v|, the length taken over all dimensions but one (Salimans, Kingma 2016)."""
-    axes = [axis for axis in range(v.rank) if dim == -1 or axis != dim % v.rank]
+    axes = [axis for axis in range(v.rank) if dim == -1 or axis != axis_of(v, dim)]
     return v * (g / ops.sqrt(ops.sum_(v * v, axes, keepdims=True)))
 
 

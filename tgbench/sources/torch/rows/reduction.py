@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tgbench.graph import ops
-from tgbench.graph.graph import Node
+from tgbench.graph.graph import Node, axis_of
 from tgbench.sources.torch.rows.elementwise import _as_bool
 from tgbench.sources.torch.table import CallSite, Rule, lowers
 
@@ -16,7 +16,7 @@ Dims = int | Sequence[int] | None
 def _axes(x: Node, dims: Dims) -> list[int] | None:
     if dims is None or dims == []:
         return None
-    return [dims % x.rank] if isinstance(dims, int) else [dim % x.rank for dim in dims]
+    return [axis_of(x, dim) for dim in ([dims] if isinstance(dims, int) else dims)]
 
 
 def _reduced(site: CallSite, x: Node, name: str, dims: Dims, keepdim: bool = False) -> Node:
