@@ -714,3 +714,24 @@ def test_sweeps_compute_whole_tiles() -> None:
                 for node, region in step.compute.items():
                     assert rules.rounded(node.call, region) == region, (kind, node.name)
     assert len(swept) > 2
+
+
+class Blocks(torch.nn.Module):
+    """A sum over parts of which other ones are known to be 0."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        open_ = torch.block_diag(*[torch.ones(2, 2)] * 4).bool()
+        return (x * open_).reshape(2, 4, 8).transpose(0, 2).sum(-1)
+
+
+def test_room_for_what_may_come_is_for_whole_tiles() -> None:
+    """Kernels are asked how much scratch memory they want for parts that they may compute."""
+    imported, x = from_torch(Blocks().eval(), (torch.zeros(8, 8),)), np.zeros((8, 8), np.float32)
+    session = GraphSession(imported, exact="bitwise", calibrate=False)
+    for at in range(8):
+        x[at] += at + 0.1
+        expected = Blocks()(torch.from_numpy(x)).numpy()
+        np.testing.assert_allclose(session.run({"x": x})["output"], expected, 1e-6)
+        np.testing.assert_array_equal(
+            session.run({"x": x}, {"output": at})["output"], session.run({"x": x})["output"][at]
+        )

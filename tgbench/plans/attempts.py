@@ -119,13 +119,16 @@ class Attempt:
 
     @property
     def _computed_roughly(self) -> Iterator[tuple[Node, tuple[Region, ...]]]:
-        """Wherever a part is computed, larger ones; not where these read what nobody computes."""
+        """Wherever a part is computed, larger ones, of whole tiles where bits must agree; not where
+        these read what nobody computes.
+        """
+        rounded = self.sizer.rules.rounded
         for node, regions in self.computed.items():
             if not self._reads_slots(node):
                 continue
             boxes = (box for region in regions for box in region)
             larger = {one for box in boxes for one in _larger(box, node.shape)}
-            yield node, tuple([Region((box,)) for box in larger])
+            yield node, tuple(dict.fromkeys(rounded(node.call, Region((box,))) for box in larger))
 
     def _reads_slots(self, node: Node) -> bool:
         """Whether a larger part of a node than is computed reads what has bytes, too."""
