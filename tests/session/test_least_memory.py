@@ -132,3 +132,32 @@ def test_what_does_not_fit_by_itself_leaves_a_session_as_it_was() -> None:
     found = session.run({"x": x, "t": t + 2}, part)["output[1]"]
     wanted = module(x, t + 2)[1][0, 0, 8:12, 2:9]
     torch.testing.assert_close(found, wanted, atol=1e-5, rtol=0)
+
+
+class Recurrent(nn.Module):
+    """Steps written out, whose sums lie where those before them did."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.k, self.v = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        k, v = nn.functional.elu(self.k(x)) + 1, self.v(x)
+        steps = [v[:, 0]]
+        for t in range(1, x.shape[1]):
+            steps.append(steps[-1] * k[:, t - 1] + (v[:, t] if t % 2 else v[:, t - 1]))
+        return torch.stack(steps, 1)
+
+
+@pytest.mark.parametrize("making", ["always", "measured"])
+@pytest.mark.parametrize("part", [np.s_[:, :8], np.s_[0], np.s_[:, 3:5, 2], np.s_[1, 8]])
+def test_a_part_is_there_wherever_all_of_it_is(making: Any, part: Any) -> None:
+    """What it takes by itself may be more: then all of it is computed, and a part handed out."""
+    module, imported, (x,) = made(Recurrent, (2, 9, 8))
+    session = GraphSession(imported, memory=least(imported, x), making=making, calibrate=False)
+    for row in range(4):
+        found = session.run(x, part)["output"]
+        torch.testing.assert_close(found, module(x)[part], atol=1e-5, rtol=1e-5)
+        x[0, row] += 1
+    found = session.run(x)["output"]
+    torch.testing.assert_close(found, module(x), atol=1e-5, rtol=1e-5)

@@ -13,8 +13,8 @@ one line.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from enum import Enum
 from functools import cache
 from typing import Any, NamedTuple, TypeAlias
@@ -367,8 +367,24 @@ class Runner:
             for _, (kind, at) in self._likely:
                 self.planning.likely[kind] = at
             self.planning.provide(bucket)
-        self._plan_with(self.planning.first_runs(bucket, spot, self.reader), fits)
+        with self._or_larger():
+            self._plan_with(self.planning.first_runs(bucket, spot, self.reader), fits)
         return fits
+
+    @contextmanager
+    def _or_larger(self) -> Iterator[None]:
+        """Where a plan fits no memory, one for all of the outputs may: it serves what is asked for
+        as well. A part of a sum of slices may need more than all of it, which lies in place.
+        """
+        try:
+            yield
+        except BudgetError as refused:
+            whole = self.planning.afresh()
+            firsts = self.planning.first_runs(whole, whole.classify(self.graph), self.reader)
+            try:
+                self._plan_with(firsts, alone=True)
+            except BudgetError as other:
+                raise min(refused, other, key=lambda one: one.needed_bytes) from None
 
     def _at_a_glance(self, bucket: Bucket) -> Served | None:
         """What was made ready for a run, if it is quicker, where seeing that pays."""
@@ -432,7 +448,8 @@ class Runner:
             for bucket in afresh
             for one in self.planning.first_runs(bucket, bucket.classify(self.graph), self.reader)
         ]
-        self._plan_with(firsts, alone=True)
+        with self._or_larger():
+            self._plan_with(firsts, alone=True)
 
     def _plan_with(self, runs: Runs, fits: Runs = (), alone: bool = False) -> None:
         with self.planning.adding(runs, fits, alone):
