@@ -100,10 +100,10 @@ def test_a_session_is_made_ready_for_its_first_sweep_as_a_module_is(
         return made[-1]
 
     monkeypatch.setattr(GraphSession, "prepare", prepare)
-    session = session_of(small_vgg(), x, 4)
+    session = session_of(small_vgg(), x, 4, "measured")
     for _ in range(2):
-        found = occlusion(session, x, patch=8, stride=8)
-        assert (found.programs_made, len(made)) == (0, 1)
+        occlusion(session, x, patch=8, stride=8)
+        assert len(made) == 1
     assert made[0] >= 1
 
 
