@@ -634,3 +634,11 @@ def test_what_killed_writers_left_is_cleared(tmp_path: Path) -> None:
     assert not old.exists()
     assert new.exists()
     assert other.exists(), "somebody may be writing the one, and the other is not ours"
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+def test_a_file_of_torch_save_is_told_with_what_to_do(tmp_path: Path, zipped: bool) -> None:
+    path = tmp_path / "model.pt"
+    torch.save({"w": torch.ones(3)}, path, _use_new_zipfile_serialization=zipped)
+    with pytest.raises(WeightsError, match=r"written by torch\.save.*save_file"):
+        Weights(path)

@@ -50,6 +50,7 @@ CHUNK_BYTES = (
     1 << 24
 )  # the host memory that a conversion, an upload or a check may use; whole pages
 INDEX_NAME = "model.safetensors.index.json"
+OF_TORCH = (b"PK\x03\x04", b"\x80\x02")  # a zip, or a pickle of before
 DAMAGED = "the file is damaged or not safetensors: download it again"
 
 CODES = {
@@ -160,9 +161,16 @@ def _header_bytes(file: BinaryIO, path: Path) -> tuple[bytes, int]:
         raise WeightsError(
             f"{path}: {file_bytes} bytes are too few for the 8-byte header length; {DAMAGED}"
         )
-    length = int.from_bytes(file.read(LENGTH_BYTES), "little")
+    first = file.read(LENGTH_BYTES)
+    length = int.from_bytes(first, "little")
     if length < 2:
         raise WeightsError(f"{path}: header length {length} is below 2, the least JSON; {DAMAGED}")
+    if length > MAX_HEADER_BYTES and first.startswith(OF_TORCH):
+        raise WeightsError(
+            f"{path}: written by torch.save, whose files may run code where they are read; write "
+            "the tensors with safetensors.torch.save_file(torch.load(path, weights_only=True), "
+            "'model.safetensors')"
+        )
     if length > MAX_HEADER_BYTES:
         raise WeightsError(
             f"{path}: header length {length} is over the limit of {MAX_HEADER_BYTES}; {DAMAGED}"
