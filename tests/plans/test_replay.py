@@ -28,6 +28,7 @@ from tgbench.kernels.numba import panels
 from tgbench.kernels.registry import Site
 from tgbench.memory.placement import Placement
 from tgbench.plans.retention.walk import Walk
+from tgbench.plans.search import judge as module
 from tgbench.plans.search.effort import Effort, Spending
 from tgbench.plans.search.judge import Candidate, Judge
 from tgbench.plans.search.plan_search import Asked, Findings, PlanSearch
@@ -335,6 +336,7 @@ def test_what_was_judged_before_decides_nothing(monkeypatch: pytest.MonkeyPatch)
 
     with monkeypatch.context() as patch:
         patch.setattr(Judge, "candidate", judged)
+        patch.setattr(module, "IN_PIECES", 1.0)  # cuts of all kinds are laid out
         search.run("search", Effort(steps=400), seed=1)
     assert len(seen) > 3
     for one in {id(each.placement): each for each in seen}.values():

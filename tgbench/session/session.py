@@ -31,9 +31,9 @@ from tgbench.base.files import is_there
 from tgbench.base.switches import telling
 from tgbench.base.words import one_or_more, shorten
 from tgbench.costs.nearby import Nearby
-from tgbench.graph.beginnings import first_value, flag_of
 from tgbench.graph.graph import Graph
 from tgbench.graph.op_table import numpy_dtype
+from tgbench.graph.ops.beginnings import first_value, flag_of
 from tgbench.kernels.registry import Ranking
 from tgbench.memory.arena import Arena
 from tgbench.memory.estimate import Sizes, by_device

@@ -80,7 +80,7 @@ class Beginning:
         for arm in promising:
             best = self._better(arm, best)
         for cut in others:
-            if not self._is_late(best) and _is_ahead(arms.hoped_ns(cut), best):
+            if not self._is_late(best) and _is_ahead(arms.hoped_ns(cut), cut, best):
                 for arm in arms.of(cut):
                     best = self._better(arm, best)
         loses_little = best is not None and best.modelled_ns <= DEAR * self.judge.all_kept_ns
@@ -95,7 +95,7 @@ class Beginning:
 
     def _better(self, arm: Arm, best: Candidate | None) -> Candidate | None:
         """What a ladder holds, where it promises to be ahead and is."""
-        if self._is_late(best) or not _is_ahead(arm.promise_ns, best):
+        if self._is_late(best) or not _is_ahead(arm.promise_ns, arm.cut, best):
             return best
         found = self._climbed(arm)
         return found if best is None or (found and found.beats(best)) else best
@@ -108,13 +108,13 @@ class Beginning:
         """
         found, others = list[Arm](), list[Cut]()
         best_ns = whole.promise_ns if best is None else min(whole.promise_ns, best.time_ns)
-        if not _is_ahead(arms.least_ns, best):  # no cut promises less
+        if not _is_ahead(arms.least_ns, WHOLE, best):  # no cut promises less
             return found, others
         for cut in cuts:
             if best_ns <= DEAR * self.judge.all_kept_ns or self.layouts.spending.is_late(BEGINNING):
                 break
             hoped_ns = arms.hoped_ns(cut)
-            if not _is_ahead(hoped_ns, best):
+            if not _is_ahead(hoped_ns, cut, best):
                 continue
             if hoped_ns < FINER * best_ns:
                 found += arms.of(cut)
@@ -159,6 +159,6 @@ class Beginning:
         return self.layouts.candidate(retention, made.cut, made.placement)
 
 
-def _is_ahead(promise_ns: float, best: Candidate | None) -> bool:
-    """Whether what is promised is that much less than what the best plan takes."""
-    return best is None or promise_ns < FINER * best.modelled_ns
+def _is_ahead(promise_ns: float, cut: Cut, best: Candidate | None) -> bool:
+    """Whether what a cut promises is that much less than what the best plan takes."""
+    return best is None or promise_ns * best.off_by(cut) < FINER * best.modelled_ns

@@ -121,7 +121,7 @@ class Bounds:
     def _is_promising(self, arm: Arm) -> bool:
         """A finer cut is looked at while the best plan so far is slower than it promises to be."""
         best, promise_ns = self.incumbent.best, arm.bound_ns / FINER
-        if best is not None and promise_ns > best.time_ns:
+        if best is not None and promise_ns * best.off_by(arm.cut) > best.time_ns:
             return False
         return all(promise_ns <= other.optimum_ns for other in self.opened)
 

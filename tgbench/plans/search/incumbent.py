@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from tgbench.plans.search.judge import Candidate
+from tgbench.runs.split import Cut
 
 FINER = 0.998  # a finer cut has to promise to be this much faster
 BONUS = 1.02  # a retention the model puts this much behind the best may be ahead when replayed
@@ -43,10 +44,12 @@ class Incumbent:
         found = [(step, time_ns) for step, time_ns in self.history if time_ns > best.time_ns]
         self.history = [*found, (self.history[-1][0], best.time_ns)]
 
-    def is_behind(self, modelled_ns: float) -> bool:
+    def is_behind(self, promise_ns: float, cut: Cut) -> bool:
         """Whether another way of cutting promises clearly more."""
         best = self.best
-        return best is None or modelled_ns < FINER * max(best.modelled_ns, best.time_ns)
+        if best is None:
+            return True
+        return promise_ns * best.off_by(cut) < FINER * max(best.modelled_ns, best.time_ns)
 
     def may_be_behind(self, modelled_ns: float) -> bool:
         """Whether what the model says so of may turn out to be better."""

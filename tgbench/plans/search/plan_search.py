@@ -290,13 +290,15 @@ class PlanSearch:
     def _begun_with(self, arm: Arm) -> None:
         """An arm's ladder, where it promises something better."""
         keep = arm.ladder.within(arm.room)
-        is_behind = self.incumbent.is_behind(arm.promise_ns)
+        is_behind = self.incumbent.is_behind(arm.promise_ns, arm.cut)
         if keep is not None and self.spending.is_timed and is_behind:
             self.layouts.attempt(arm, keep)
 
     def _is_hopeful(self, arm: Arm) -> bool:
         """Whether windows may find something: the model has to have a retention that fits."""
-        return self.incumbent.may_be_behind(arm.bound_ns) and math.isfinite(arm.promise_ns)
+        best = self.incumbent.best
+        off = 1.0 if best is None else best.off_by(arm.cut)
+        return self.incumbent.may_be_behind(arm.bound_ns * off) and math.isfinite(arm.promise_ns)
 
     def _settled(self, bounds: Bounds) -> StopReason:
         if self.asked.mode == "exact":

@@ -20,9 +20,9 @@ from torch.utils import _pytree as pytree
 
 from tgbench.base.errors import GraphError, ImporterError
 from tgbench.base.safetensors import DTYPE_NAMES
-from tgbench.graph.beginnings import flag_named
 from tgbench.graph.graph import Graph, GraphBuilder, Node
 from tgbench.graph.op_table import TensorType
+from tgbench.graph.ops.beginnings import flag_named
 from tgbench.graph.ops.opaque.aten import refusal
 from tgbench.sources.torch.place import SourceLine, module_path
 from tgbench.sources.torch.program import SHAPE_ONLY, Leaf, TorchProgram
