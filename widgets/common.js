@@ -94,13 +94,14 @@ export function ask(model, what, request = {}, patience = 60000) {
 
 // Colours of the theme at hand; `changed` is called when the theme is another one. Colours are read
 // afresh each time: JupyterLab loads a theme's style sheet some time after it has named the theme.
+// Whether it is dark the page tells: the view is drawn before it stands in it, and has no paper then.
 export function theme(root, changed, dispose) {
   const system = matchMedia("(prefers-color-scheme: dark)"), style = getComputedStyle(root);
   const value = (name) => style.getPropertyValue(`--tg-${name}`).trim() || "#888";
   const look = () => {
-    const isPlain = !getComputedStyle(document.body).getPropertyValue("--jp-layout-color0").trim();
-    root.classList.toggle("tg-plain", isPlain);
-    root.classList.toggle("tg-dark", isPlain ? system.matches : light(rgb(value("paper"))) < 0.4);
+    const paper = getComputedStyle(document.body).getPropertyValue("--jp-layout-color0").trim(), behind = paper || background();
+    root.classList.toggle("tg-plain", !paper);
+    root.classList.toggle("tg-dark", behind ? light(rgb(behind)) < 0.4 : system.matches);
   };
   let waits = [];
   const again = () => { look(); changed(); };
@@ -125,6 +126,12 @@ export function theme(root, changed, dispose) {
     colour: value,
     rgb: (name) => rgb(value(name)),
   };
+}
+
+// The colour of the page itself; "" where it has none.
+function background() {
+  const colours = [document.body, document.documentElement].map((one) => getComputedStyle(one).backgroundColor);
+  return colours.find((colour) => !/, 0\)$|^transparent$/.test(colour)) ?? "";
 }
 
 // [red, green, blue] of any CSS colour.

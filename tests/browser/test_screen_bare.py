@@ -304,6 +304,39 @@ def test_both_themes_draw_with_their_own_colours(
     assert paper == ("rgb(255, 255, 255)" if scheme == "light" else "rgb(13, 17, 23)")
 
 
+DETACHED = """async ([state, css]) => {
+  const { FakeModel } = await import("/tests/browser/fake_model.js");
+  const view = (await import("/widgets/screen.js")).default;
+  const style = document.createElement("style"), el = document.createElement("div");
+  style.textContent = css;
+  document.head.append(style);
+  view.render({ model: new FakeModel({ ...state, panels: [] }), el });
+  const first = el.querySelector(".tg-view").className;
+  document.body.append(el);
+  return first;
+}"""
+
+
+@pytest.mark.parametrize(
+    ("css", "is_dark"),
+    [
+        (":root { --jp-layout-color0: #111111; }", True),
+        (":root { --jp-layout-color0: #fff; }", False),
+        ("body { background: #14181d; }", True),
+        ("html { background: white; }", False),
+    ],
+)
+def test_the_page_tells_what_is_dark_before_the_view_stands_in_it(
+    bare: browsers.Watched, files: str, css: str, is_dark: bool
+) -> None:
+    """JupyterLab has a view draw itself first and puts it into the page then."""
+    bare.page.emulate_media(color_scheme="light" if is_dark else "dark")
+    page = show_map(bare, files, tower())
+    first = page.evaluate(DETACHED, [{"label": "", "table": {}}, css])
+    assert ("tg-dark" in first.split()) == is_dark
+    assert ("tg-plain" in first.split()) == ("--jp" not in css)
+
+
 def test_the_theme_may_change_while_it_is_shown(bare: browsers.Watched, files: str) -> None:
     page = show_map(bare, files, tower())
     bare.page.emulate_media(color_scheme="dark")
