@@ -121,7 +121,7 @@ def inspect_last(session: GraphSession) -> Inspection:
     last = session.last
     if last is None:
         raise PlanError("nothing ran yet; call `run` first, or inspect a planned class")
-    found = _joined(last.program.steps, last.origin, last.dirty)
+    found = _joined(last.program.steps, last.at, last.dirty)  # at: where what served it lies
     return Inspection(f"last run, {last.bucket}", last.propagator.graph, found)
 
 
@@ -153,7 +153,10 @@ def inspect_class(
 def _joined(
     steps: Iterable[Step], origin: Sequence[int], dirty: Mapping[str, Region]
 ) -> dict[str, dict[Kind, Region]]:
-    """All pieces of a run together; valid is what the last one leaves."""
+    """All pieces of a run together; valid is what the last one leaves.
+
+    What a piece reads of an earlier one is computed in this run, and not reused.
+    """
     found: dict[str, dict[Kind, Region]] = {name: {"dirty": part} for name, part in dirty.items()}
 
     def put(node: Node, kind: Kind, region: Region, *, adds: bool = True) -> None:
@@ -162,9 +165,11 @@ def _joined(
         kinds[kind] = kinds.get(kind, EMPTY).union(here) if adds else here
 
     for step in steps:
-        sides: tuple[tuple[Kind, Mapping[Node, Region]], ...] = (
-            ("needed", step.needed), ("computed", step.compute), ("reused", step.reused),
-        )  # fmt: skip
+        for node, region in step.reused.items():
+            of_earlier = found.get(node.name, {}).get("computed", EMPTY)
+            put(node, "reused", region.at(origin).subtract(of_earlier))
+        sides: Sequence[tuple[Kind, Mapping[Node, Region]]]
+        sides = ("needed", step.needed), ("computed", step.compute)
         for kind, regions in sides:
             for node, region in regions.items():
                 put(node, kind, region)
