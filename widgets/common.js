@@ -173,6 +173,12 @@ export function duration(ns) {
   return `${rounded(ns, 3)} ns`;
 }
 
+// The same with all of its four digits, so that numbers in a column stand below each other.
+export function aligned(words) {
+  const [number, unit] = words.split(" "), isWhole = unit === "B" || unit === "ns" || Math.abs(number) >= 1000;
+  return isWhole ? words : `${Number(number).toPrecision(4)} ${unit}`;
+}
+
 // A shape of SVG, with attributes and what is inside it.
 const DRAWING = "http://www.w3.org/2000/svg";
 export function shape(tag, attributes, ...inside) {

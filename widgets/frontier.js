@@ -1,8 +1,9 @@
 // Time by memory, which is the budget control; beneath it the search, what it decided anew, and what it laid out.
-import { bytes, counted, duration, framed, make, pressed, refill, shape, ticks } from "./common.js";
+import { aligned, bytes, counted, duration, framed, make, pressed, refill, shape, ticks } from "./common.js";
 
 const CHART_HIGH = 190, LEAST_WIDE = 180, MOST_WIDE = 310, ROOM = { left: 54, right: 10, top: 14, bottom: 30 }, RUN_HIGH = 96, ROW_HIGH = 9, MOST_ROWS = 12;
 const LABEL_WIDE = 62, FAR = 2; // pixels of a label; times the largest plan, from where on a budget is off the axis
+const NOTES = ["*", "†", "‡"]; // one a reason why faster plans are not taken
 const PHASE_COLOURS = { spawn: "scratch", weigh: "input", bound: "slice", search: "retained" };
 
 export function frontierPanel(scene, place) {
@@ -125,15 +126,23 @@ export function frontierPanel(scene, place) {
     windows.replaceChildren(svg(high, `values decided anew: ${count} windows`, text(4, 10, "start", "decided anew, first value to last; the latest on top", { "font-size": 10 }), ...shown));
   }
 
-  // Plans that were laid out: a click proposes one.
+  // Plans that were laid out: a click proposes one. The best one is marked, and why it counts as better
+  // than faster ones stands below.
   function candidates(data) {
     const rows = [...data.try_time.keys()], by = { time: data.try_time, size: data.try_size, kept: data.try_kept, parts: data.try_parts }[order];
     list.hidden = !rows.length;
     rows.sort((a, b) => by[a] - by[b]);
+    const whys = [...new Set(rows.map((i) => data.try_why[i]).filter(Boolean))], noted = (i) => (data.try_best[i] ? "✓" : data.try_why[i] ? NOTES[whys.indexOf(data.try_why[i])] : "");
+    const time = (i) => {
+      const number = data.try_number[i], words = `${aligned(duration(data.try_time[i]))}${noted(i)}`, isBest = data.try_best[i];
+      if (number < 0) return make("span", { title: "the best plan; it was laid out anew" }, words);
+      return make("button", { type: "button", class: "tg-open", title: data.try_why[i] ? `faster, and not taken: ${data.try_why[i]}` : isBest ? "the best plan" : "propose this plan", onclick: () => scene.act("candidate", { number }) }, words);
+    };
     const head = (name, key) => make("th", { "aria-sort": order === key ? "ascending" : "none" }, make("button", { type: "button", onclick: () => { order = key; candidates(data); } }, name));
     refill(list, make("table", { class: "tg-matrix tg-candidates" }, make("tr", {}, head("mean run", "time"), head("arena", "size"), head("kept", "kept"), head("parts", "parts")),
-      ...rows.map((i) => make("tr", {}, make("td", {}, make("button", { type: "button", class: "tg-open", title: "propose this plan", onclick: () => scene.act("candidate", { number: i }) }, duration(data.try_time[i]))),
-        make("td", {}, bytes(data.try_size[i])), make("td", {}, String(data.try_kept[i])), make("td", {}, String(data.try_parts[i]))))));
+      ...rows.map((i) => make("tr", data.try_best[i] ? { class: "tg-best" } : {}, make("td", {}, time(i)),
+        make("td", {}, aligned(bytes(data.try_size[i]))), make("td", {}, String(data.try_kept[i])), make("td", {}, String(data.try_parts[i]))))),
+      ...whys.map((why, k) => make("p", { class: "tg-soft tg-note" }, `${NOTES[k]} faster, and not taken: ${why}`)));
   }
 
   const fitting = () => Math.min(Math.max(chart.clientWidth || chartWide, LEAST_WIDE), MOST_WIDE);

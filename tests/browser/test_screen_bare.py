@@ -487,10 +487,22 @@ def test_the_list_of_candidates_fits(bare: browsers.Watched, files: str, width: 
     tries = {
         "try_time": np.full(6, 21_940.0), "try_size": np.full(6, 55_932.0),
         "try_kept": np.full(6, 128, np.int32), "try_parts": np.full(6, 12, np.int32),
+        "try_number": np.array([0, 1, 2, -1, 3, 4], np.int32),
+        "try_best": np.array([0, 0, 0, 1, 0, 0], np.uint8),
+        "try_why": ["more parts: twice", "larger", "more parts: twice", "", "", ""],
     }  # fmt: skip
     change(screen, "frontier", lambda found: tries)
     page = show(bare, files, screen)
-    assert page.locator(".tg-candidates .tg-open").count() == 6
+    assert page.locator(".tg-candidates .tg-open").count() == 5
+    best = page.locator(".tg-candidates .tg-best")
+    assert best.inner_text().split("\t")[0] == "21.94 µs✓"
+    notes = page.locator(".tg-left .tg-note").all_inner_texts()
+    assert notes == ["* faster, and not taken: more parts: twice",
+                     "† faster, and not taken: larger"]  # fmt: skip
+    told = page.locator(".tg-candidates .tg-open").all_inner_texts()
+    assert told == ["21.94 µs*", "21.94 µs†", "21.94 µs*", "21.94 µs", "21.94 µs"]
+    page.locator(".tg-candidates .tg-open").nth(3).click()
+    assert page.evaluate("() => model.sent.at(-1).with") == {"number": 3}
     for one in (".tg-left", ".tg-left > .tg-scroll"):
         assert page.locator(one).evaluate("(e) => e.scrollWidth <= e.clientWidth"), one
 

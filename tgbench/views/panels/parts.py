@@ -269,17 +269,20 @@ def frontier(subject: Subject, _: Chosen) -> Payload | None:
     history = search.history if search is not None else History(())
     if search is None and record is not None:
         history = history_of(record)
-    candidates = search.candidates if search is not None else ()
+    listed = search.listed if search is not None else []
     refused = max(curve.refused_bytes, search.refused_bytes if search is not None else 0)
     told = history.columns()
     columns = {
         **{f"point_{name}": values for name, values in curve.columns().items()},
         **{f"told_{name}": values for name, values in told.items()},
         **_phases(history),
-        "try_size": np.array([c.size_bytes for c in candidates], np.float64),
-        "try_time": np.array([c.time_ns for c in candidates], np.float64),
-        "try_kept": np.array([c.kept for c in candidates], np.int32),
-        "try_parts": np.array([c.parts for c in candidates], np.int32),
+        "try_size": np.array([row.laid_out.size_bytes for row in listed], np.float64),
+        "try_time": np.array([row.laid_out.time_ns for row in listed], np.float64),
+        "try_kept": np.array([row.laid_out.kept for row in listed], np.int32),
+        "try_parts": np.array([row.laid_out.parts for row in listed], np.int32),
+        "try_number": np.array([row.number for row in listed], np.int32),
+        "try_best": np.array([row.is_best for row in listed], np.uint8),
+        "try_why": [row.why for row in listed],
         **_windows(subject),
     }
     facts = {

@@ -373,8 +373,10 @@ class Screen(anywidget.AnyWidget):  # type: ignore[misc, unused-ignore]
         return "searching"
 
     def _stop(self, _: Mapping[str, Any]) -> str:
-        self._searched().stop()
-        return str(self._searched())
+        run = self._searched()
+        with suppress(SearchError):  # it found no plan yet, which is what it says then
+            run.stop()
+        return str(run)
 
     def _fork(self, _: Mapping[str, Any]) -> str:
         """Leave this search as it is, and go on from its plan with another seed."""
