@@ -60,7 +60,7 @@ export function graphPanel(scene, place_) {
 
   function follow() {
     const first = memberOf.get(scene.nodes[0]);
-    if (first !== undefined) { if (camera) show(first); tell(first); }
+    if (first !== undefined) { show(first); tell(first); }
     draw();
   }
 
@@ -286,6 +286,7 @@ export function graphPanel(scene, place_) {
   }
 
   function show(i) {
+    if (!camera) return; // its tab was not opened yet
     const v = camera.view, x = middle(i), y = top(i);
     if (x < v.x0 || x > v.x1 || y < v.y0 || y > v.y1 - HIGH) {
       const wide = v.x1 - v.x0, high = v.y1 - v.y0;

@@ -765,6 +765,26 @@ def test_a_folded_node_chooses_all_it_stands_for(bare: browsers.Watched, files: 
     assert painted_share(page) > 0.02
 
 
+AGAIN = """async () => {
+  const view = (await import("/widgets/screen.js")).default, el = document.createElement("div");
+  window.end();
+  window.end = view.render({ model: window.model, el });
+  document.getElementById("view").replaceChildren(el);
+}"""
+
+
+def test_nodes_are_found_before_the_graph_was_shown(bare: browsers.Watched, files: str) -> None:
+    """As in JupyterLab, where a view is made before it stands in the page."""
+    page = show(bare, files, session_of(layered(2)))
+    page.evaluate(AGAIN)
+    page.locator("input[type=search]").fill("layer_1.exp")
+    frame(page)
+    frame(page)
+    assert not bare.faults
+    tab(page, "graph")
+    assert page.locator(".tg-page:not([hidden]) canvas").is_visible()
+
+
 @pytest.mark.parametrize("layers", [0, 1, 300])
 def test_graphs_of_any_size_are_drawn(bare: browsers.Watched, files: str, layers: int) -> None:
     from tgbench.views import explore

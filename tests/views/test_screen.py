@@ -8,6 +8,7 @@ import json
 import re
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from html.parser import HTMLParser
 from itertools import pairwise
 from typing import Any
@@ -19,6 +20,7 @@ from places import DATA
 
 import tgbench as tg
 from tgbench.base.errors import PlanError, WidgetError
+from tgbench.base.words import format_time
 from tgbench.views import show
 from tgbench.views.draw.columns import unpack
 from tgbench.views.pages.screen_page import page
@@ -177,6 +179,23 @@ def test_a_change_by_hand_is_proposed_and_then_used() -> None:
     other = session_of()
     exec(heard(screen, "code"), {"session": other})
     assert other.plan.slots == session.plan.slots
+
+
+def test_a_change_is_told_against_what_is_replayed_with_it() -> None:
+    """What a plan expected when it was made is of another clock."""
+    session = session_of()
+    screen = session.explore()
+    screen.subject.plan = replace(session.plan, expected_ns=1e9)
+    screen.selected = ["up"]
+    assert seen(screen, "inspector")["facts"]["of"] == ""
+    words = heard(screen, "drop", node="up")["words"]
+    verdict = screen.subject.proposal.what.verdict()
+    slower = format_time(verdict.expected_ns - verdict.before_ns)
+    assert seen(screen, "header")["facts"]["faster"] == f"+{slower}"
+    before = f"{format_time(verdict.before_ns)}"
+    assert words.endswith(f"{before} before")
+    assert seen(screen, "compare")["facts"]["sides"][0][1] == before
+    assert seen(screen, "inspector")["facts"]["of"] == ", of the plan in force"
 
 
 def test_undone_changes_propose_nothing() -> None:

@@ -73,7 +73,7 @@ def header(subject: Subject, _: Chosen) -> Payload | None:
     if plan is None:
         return None if subject.session is None else ({}, _unplanned(subject))
     before = subject.plan if proposal is not None else None
-    faster = _change(before.expected_ns, plan.expected_ns, format_time, "as fast") if before else ""
+    faster = _change(subject.before_ns, plan.expected_ns, format_time, "as fast") if before else ""
     smaller = (
         _change(before.size_bytes, plan.size_bytes, format_bytes, "as large") if before else ""
     )
@@ -382,6 +382,7 @@ def inspector(subject: Subject, chosen: Chosen) -> Payload | None:
             "columns": cut.columns, "at": list(cut.at), "plane": drawn.plane_words(
                 shown.node.shape, cut),
             "kernels": _kernels(subject, name, shown),
+            "of": ", of the plan in force" if subject.proposal is not None else "",
         }  # fmt: skip
     return columns, facts
 
@@ -512,7 +513,7 @@ def compare(subject: Subject, _: Chosen) -> Payload | None:
     }
     return sides, {
         "sides": [
-            [subject.plan_words, format_time(before.expected_ns), size_words(before),
+            [subject.plan_words, format_time(subject.before_ns), size_words(before),
              before.size_bytes],
             [subject.proposal.origin, format_time(after.expected_ns), size_words(after),
              after.size_bytes],

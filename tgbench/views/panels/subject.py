@@ -130,6 +130,18 @@ class Subject:
         return self.plan
 
     @property
+    def before_ns(self) -> float:
+        """What the plan in force takes, by the same clock as the one that is proposed: changes by
+        hand are replayed, and so is what they change.
+        """
+        changed = self.proposal.what if self.proposal is not None else None
+        if changed is not None and changed.ground.plan is self.plan:
+            before_ns = changed.verdict().before_ns
+            if before_ns is not None:
+                return before_ns
+        return self.known_plan.expected_ns
+
+    @property
     def plan_words(self) -> str:
         """What the plan is called: a plan alone is in force nowhere that is known here."""
         return "in force" if self.session is not None else "this plan"
