@@ -613,6 +613,100 @@ def test_clicking_the_frontier_is_the_budget(bare: browsers.Watched, files: str)
     assert page.locator("rect[fill^=url]").count() == 1
 
 
+def test_a_point_stays_in_hand_when_its_plan_is_proposed(
+    bare: browsers.Watched, files: str
+) -> None:
+    """Its mark is drawn at once, and the next key goes to the same point."""
+    session = session_of(layered(4))
+    screen = explored(session)
+    screen._told(curve(session, [400, 900]))
+    page = show(bare, files, screen)
+    point = page.locator(".tg-point").last
+    point.click()
+    size = session.plan.size_bytes
+    page.evaluate("(at) => model.put('frontier', { proposal: at })", [size, 1e4])
+    assert page.locator(".tg-chart:first-child text", has_text="□ proposed").count() == 1
+    assert point.evaluate("(e) => e === document.activeElement")
+
+
+def test_points_that_lie_on_top_of_each_other_are_all_reached(
+    bare: browsers.Watched, files: str
+) -> None:
+    screen = explored(session_of(layered(4)))
+    points = {f"point_{name}": np.full(3, 1000.0) for name in ("size", "time", "bound", "budget")}
+    points |= {"point_old": np.zeros(3, np.uint8), "point_words": ["a", "b", "c"]}
+    change(screen, "frontier", lambda found: points)
+    page = show(bare, files, screen)
+    top = page.locator(".tg-point").last
+    assert top.locator("title").text_content().splitlines()[:3] == ["a", "b", "c"]
+    for _ in range(4):
+        top.click()
+    page.locator(".tg-point").nth(1).press("Enter")
+    sent = page.evaluate("() => model.sent.map((one) => one.with.number)")
+    assert sent == [0, 1, 2, 0, 1]
+
+
+def test_a_budget_is_searched_once_its_slider_rests(bare: browsers.Watched, files: str) -> None:
+    page = show(bare, files, session_of(layered(4)))
+    slider = page.locator(".tg-budget")
+    assert "searches" in slider.get_attribute("title")
+    slider.focus()
+    for _ in range(5):
+        page.keyboard.press("ArrowRight")
+    assert not page.evaluate("() => model.sent.length"), "a key is no search"
+    page.wait_for_function("() => model.sent.length")
+    page.wait_for_timeout(300)
+    assert page.evaluate("() => model.sent.map((one) => one.what)") == ["budget"]
+
+
+def test_what_older_measurements_say_is_pale(bare: browsers.Watched, files: str) -> None:
+    """It is no part of the line, and says so."""
+    session = session_of(layered(4))
+    screen = explored(session)
+    screen._told(curve(session, [400, 900]))
+    old = {"point_old": np.array([1, 0], np.uint8)}
+    change(screen, "frontier", lambda found: old)
+    page = show(bare, files, screen)
+    assert page.locator(".tg-point.tg-old").count() == 1
+    told = page.locator(".tg-point").first.get_attribute("aria-label")
+    assert told.endswith("by older measurements")
+    page.evaluate("() => model.put('frontier', { is_old: true, state: 'ended' })")
+    assert said(page, ".tg-left .tg-seen") == "by older measurements: ended"
+
+
+@pytest.mark.parametrize("width", [800, 1000, 1400])
+def test_words_below_a_search_stand_beside_each_other(
+    bare: browsers.Watched, files: str, width: int
+) -> None:
+    bare.page.set_viewport_size({"width": width, "height": 900})
+    session = session_of(layered(4))
+    session.optimize("search", steps=8)
+    screen = explored(session)
+    names = ["spawn", "weigh", "bound", "search"]
+    count = len(unpack(screen.frontier)["told_seconds"])
+    told = {"phase": names, "phase_from": np.arange(4.0), "told_seconds": np.full(count, 4.34),
+            "told_best": np.full(count, 5e4), "told_bound": np.full(count, 4e4),
+            "window_end": np.array([1], np.int32), "window_value": np.array([0], np.int32),
+            "value_name": ["x"], "window_gain": np.array([0.1]), "window_words": ["one"],
+            }  # fmt: skip
+    change(screen, "frontier", lambda found: told)
+    page = show(bare, files, screen)
+    page.evaluate("() => model.put('frontier', { unit: 's' })")
+    boxes = page.locator(".tg-left svg").nth(1).locator("text").evaluate_all(
+        "(all) => all.map((e) => e.getBoundingClientRect().toJSON())"
+    )  # fmt: skip
+    low = sorted((one for one in boxes if one["y"] > max(b["y"] for b in boxes) - 4),
+                 key=lambda one: one["x"])  # fmt: skip
+    assert len(low) == 2
+    assert low[0]["right"] < low[1]["left"]
+    for chart in page.locator(".tg-left svg").all():
+        right = chart.bounding_box()["x"] + chart.bounding_box()["width"]
+        ends = chart.locator("text").evaluate_all(
+            "(all) => all.map((e) => e.getBoundingClientRect().right)"
+        )
+        assert max(ends) <= right + 1
+
+
 TOLD = """() => [...document.querySelectorAll(".tg-chart:first-child text[y='174']")].map(
   (one) => one.textContent)"""
 FRONTIER = """() => {

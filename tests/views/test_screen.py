@@ -230,6 +230,30 @@ def test_every_point_of_the_frontier_opens_its_plan() -> None:
     assert "no point 99" in heard(screen, "point", number=99)
 
 
+def test_what_stands_on_older_measurements_is_told() -> None:
+    """Points, the bound and the search beside a plan that is made with more of them."""
+    session = busy_session()
+    session.optimize("search", steps=8)
+    screen = session.explore()
+    screen._told(curve(session, steps=1))
+    found = seen(screen, "frontier")
+    assert not found["point_old"].any()
+    assert found["facts"]["bound"] > 0
+    assert found["facts"]["greedy"] == [session.budget_bytes, session.plan.search.greedy_ns]
+    newer = replace(session.plan, search=None, records="1,999,999 measurements 0123456789ab")
+    screen.subject.plan = newer
+    screen.tell("plan")
+    found = seen(screen, "frontier")
+    assert found["point_old"].all()
+    assert found["facts"]["greedy"] is None
+
+
+def test_a_greedy_plan_is_no_line_beside_itself() -> None:
+    session = busy_session()
+    session.optimize("greedy")
+    assert seen(session.explore(), "frontier")["facts"]["greedy"] is None
+
+
 def test_what_is_known_to_be_impossible_is_not_searched() -> None:
     session = busy_session()
     screen = session.explore()

@@ -8,7 +8,7 @@ A panel says what it hears: it is built again when one of these changed, and at 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any, Literal, TypeAlias
@@ -272,8 +272,12 @@ def frontier(subject: Subject, _: Chosen) -> Payload | None:
     listed = search.listed if search is not None else []
     refused = max(curve.refused_bytes, search.refused_bytes if search is not None else 0)
     told = history.columns()
+    by = search.records if search is not None else plan.records if plan is not None else ""
+    newest = _newest([*_records_of(plan, proposed), *(p.plan.records for p in curve.points), by])
+    is_old = bool(by != newest and history.moments)
     columns = {
         **{f"point_{name}": values for name, values in curve.columns().items()},
+        "point_old": np.array([p.plan.records != newest for p in curve.points], np.uint8),
         **{f"told_{name}": values for name, values in told.items()},
         **_phases(history),
         "try_size": np.array([row.laid_out.size_bytes for row in listed], np.float64),
@@ -289,8 +293,9 @@ def frontier(subject: Subject, _: Chosen) -> Payload | None:
         "refused": refused, "least": curve.least_bytes,
         "budget": plan.budget_bytes if plan is not None else None,
         "now": _place(plan), "now_words": subject.plan_words, "proposal": _place(proposed),
-        "greedy": record.greedy_ns if record is not None else 0.0,
-        "bound": history.last.bound_ns, "best": history.last.best_ns, "step": history.last.step,
+        "greedy": _greedy_place(plan) if plan is not None and plan.records == newest else None,
+        "is_old": is_old, "bound": 0.0 if is_old else history.last.bound_ns,
+        "best": history.last.best_ns, "step": history.last.step,
         "rate": history.steps_per_second, "is_running": search is not None and search.is_running,
         "is_new": search is None or search.plan is None,
         "state": str(search) if search is not None else "",
@@ -312,6 +317,23 @@ def _phases(history: History) -> dict[str, Any]:
 
 def _place(plan: Plan | None) -> list[float] | None:
     return None if plan is None else [plan.size_bytes, plan.expected_ns]
+
+
+def _greedy_place(plan: Plan) -> list[float] | None:
+    """What the greedy plan for the same budget takes; None where the plan is that one."""
+    record = plan.search
+    if record is None or record.mode == "greedy" or not record.greedy_ns:
+        return None
+    return [plan.budget_bytes or plan.size_bytes, record.greedy_ns]
+
+
+def _records_of(*plans: Plan | None) -> list[str]:
+    return [plan.records for plan in plans if plan is not None]
+
+
+def _newest(records: Iterable[str]) -> str:
+    """The measurements that count: more are known later (`CostModel.basis`)."""
+    return max(records, key=lambda basis: int(basis.split()[0].replace(",", "") if basis else 0))
 
 
 def _windows(subject: Subject) -> dict[str, Any]:

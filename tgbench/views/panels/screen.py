@@ -22,6 +22,7 @@ import asyncio
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from tgbench.base.errors import (
@@ -287,7 +288,7 @@ class Screen(anywidget.AnyWidget):  # type: ignore[misc, unused-ignore]
         found, number = self._searched().candidates, int(request["number"])
         if not 0 <= number < len(found):
             raise WidgetError(f"there are {len(found)} candidates, no candidate {number}")
-        plan = Plan.from_json(found[number].plan_json)
+        plan = replace(Plan.from_json(found[number].plan_json), records=self._searched().records)
         return self.propose(Proposal(plan, f"candidate {number}", ("# a candidate of the search",)))
 
     # --- changes by hand -------------------------------------------------------------------------

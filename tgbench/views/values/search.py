@@ -309,6 +309,11 @@ class SearchRun:
         return self.failure.budget_bytes if isinstance(self.failure, BudgetError) else 0
 
     @property
+    def records(self) -> str:
+        """The measurements that its times stand on; see `Plan`."""
+        return self._search.task.costs.basis
+
+    @property
     def plan(self) -> Plan | None:
         """What the last leg found; None before the first is over."""
         return self._plan
