@@ -338,8 +338,8 @@ export function framed(draw) {
   return () => { if (!waits) waits = requestAnimationFrame(() => { waits = 0; draw(); }); };
 }
 
-// Put text on the clipboard, and say so in `where`.
-export async function copied(text, where) {
-  try { await navigator.clipboard.writeText(text); where.textContent = `copied: ${text}`; }
-  catch { where.textContent = text; }
+// Put text on the clipboard, and say how much; where a page may not, say the text.
+export async function copied(text, say) {
+  try { await navigator.clipboard.writeText(text); say(`copied ${counted(text.trimEnd().split("\n").length, "line")}`); }
+  catch { say(text); }
 }

@@ -19,7 +19,7 @@ export function graphPanel(scene, place_) {
   const fold = button("", "equal layers once, or each for itself", () => scene.act("fold"));
   const colour = make("select", { "aria-label": "colours", onchange: () => { legend(); draw(); } }, ...["kind", "time", "what a run does", "what is kept"].map((name) => make("option", {}, name)));
   place_.append(make("div", { class: "tg-bar" }, colour, fold, button("all", "the whole graph (0)", () => { camera.all(); draw(); }),
-    button("copy DOT", "Graphviz source of the graph", () => scene.ask("dot").then((text) => copied(text, seen), (error) => scene.say(error.message, "no"))), seen), canvas, meanings);
+    button("copy DOT", "Graphviz source of the graph", () => scene.ask("dot").then((text) => copied(text, scene.say), (error) => scene.say(error.message, "no"))), seen), canvas, meanings);
 
   const size = fitted(canvas, () => { place(); draw(); }, scene.dispose);
   const draw = framed(paint);

@@ -71,14 +71,14 @@ function headerPanel(scene, place, said) {
   scene.search = search;
   const use = button("use it", "put the proposed plan in force", () => scene.act("use"));
   const dismiss = button("dismiss", "do not propose it any more", () => scene.act("dismiss"));
-  const undo = button("undo", "take the last change back", () => scene.act("undo"));
+  const undo = button("undo", "take the last change back; or put the plan in force again that was before", () => scene.act("undo"));
   const save = button("export", "the plan as a file", () => scene.ask("json").then(({ name, text }) => {
     const link = make("a", { href: URL.createObjectURL(new Blob([text], { type: "application/json" })), download: name });
     link.click();
     setTimeout(() => URL.revokeObjectURL(link.href), 10000);
     scene.say(`${name}: ${text.length} characters`);
   }, (error) => scene.say(error.message, "no")));
-  const code = button("code", "what was done here, as Python", () => scene.ask("code").then((text) => copied(text, said), (error) => scene.say(error.message, "no")));
+  const code = button("code", "what was done here, as Python", () => scene.ask("code").then((text) => copied(text, scene.say), (error) => scene.say(error.message, "no")));
   const beside = button("beside", "show this screen beside the notebook too", () => scene.act("beside"));
   place.append(numbers, said, search, use, dismiss, undo, save, code, beside);
   const draw = () => {
@@ -86,7 +86,7 @@ function headerPanel(scene, place, said) {
     place.hidden = !facts;
     if (!facts) return;
     const soft = (text) => make("span", { class: "tg-soft" }, text), bold = (text, of, title) => make("span", { title }, make("b", {}, text), soft(of));
-    const parts = [facts.time && bold(facts.time, " a run", `mean run, ${facts.stale || "measured times"}`), facts.size && bold(facts.size, "", "memory that runs write to, of the budget"), facts.gap && make("span", { title: "how far from the best that is known to be possible" }, facts.gap)];
+    const parts = [facts.time && bold(facts.time, facts.stale ? " a run, modelled" : " a run, expected", `a mean run as the plan expects it, of ${facts.stale || "measured calls"}; what runs took is in the table of classes`), facts.size && bold(facts.size, "", "memory that runs write to, of the budget"), facts.gap && make("span", { title: "how far from the best that is known to be possible" }, facts.gap)];
     refill(numbers, ...parts.filter(Boolean).flatMap((one, i) => (i ? [soft(" · "), one] : [one])),
       make("span", { class: `tg-badge${facts.is_proposal ? " tg-proposed" : ""}`, title: facts.words }, facts.state),
       ...(facts.faster ? [soft(` ${facts.faster}, ${facts.smaller}`)] : []));

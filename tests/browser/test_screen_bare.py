@@ -815,6 +815,41 @@ def test_names_are_text_in_every_panel(bare: browsers.Watched, files: str) -> No
     assert page.locator(".tg-view img").count() == 0
 
 
+def test_copied_code_is_said_in_few_words(bare: browsers.Watched, files: str) -> None:
+    """And not in the colour of what went wrong before it."""
+    page = show(bare, files, session_of(layered(2)))
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page.evaluate("() => { model.answers.code = 'import x\\nx.y()\\n'; }")
+    page.evaluate("() => { model.answers.drop = { is_valid: false, words: 'too large' }; }")
+    page.locator("canvas").first.focus()
+    page.keyboard.press("ArrowUp")
+    page.keyboard.press("d")
+    page.locator(".tg-said.tg-no", has_text="too large").wait_for()
+    page.get_by_role("button", name="code").click()
+    page.locator(".tg-said", has_text="copied 2 lines").wait_for()
+    assert page.locator(".tg-said").get_attribute("class") == "tg-said"
+    assert page.evaluate("() => navigator.clipboard.readText()") == "import x\nx.y()\n"
+
+
+def test_the_header_says_that_times_are_expected(bare: browsers.Watched, files: str) -> None:
+    page = show(bare, files, session_of(layered(2)))
+    page.evaluate("() => model.put('header', { stale: '' })")
+    assert " a run, expected" in said(page, ".tg-numbers")
+    page.evaluate("() => model.put('header', { stale: 'modelled times' })")
+    assert " a run, modelled" in said(page, ".tg-numbers")
+
+
+def test_grey_has_its_place_in_the_legend(bare: browsers.Watched, files: str) -> None:
+    screen = explored(session_of(layered(4)))
+    names = unpack(screen.fates)["name"]
+    change(screen, "fates", lambda found: {"name": names[:1], "fate": found["fate"][:1]})
+    page = show(bare, files, screen)
+    legend = page.locator(".tg-centre .tg-legend").first
+    assert "untouched" in legend.inner_text()
+    swatch = legend.locator("li", has_text="untouched").locator("i")
+    assert swatch.evaluate("(e) => getComputedStyle(e).backgroundColor") != "rgba(0, 0, 0, 0)"
+
+
 def test_the_plan_is_exported_as_a_file(bare: browsers.Watched, files: str) -> None:
     from tgbench.views import explore
 

@@ -198,6 +198,27 @@ def test_a_change_is_told_against_what_is_replayed_with_it() -> None:
     assert seen(screen, "inspector")["facts"]["of"] == ", of the plan in force"
 
 
+def test_a_plan_that_was_used_is_undone() -> None:
+    """As long as nothing else is put in force; the code of it goes, too."""
+    session = session_of()
+    screen = session.explore()
+    before, budget = session.plan, session.budget_bytes
+    assert not seen(screen, "header")["facts"]["can_undo"]
+    assert heard(screen, "drop", node="up")["is_valid"]
+    heard(screen, "use")
+    assert seen(screen, "header")["facts"]["can_undo"]
+    assert heard(screen, "undo").startswith("in force again")
+    assert session.plan.slots == before.slots
+    assert session.budget_bytes == budget
+    assert "WhatIf" not in heard(screen, "code")
+    assert not seen(screen, "header")["facts"]["can_undo"]
+    assert heard(screen, "drop", node="up")["is_valid"]
+    heard(screen, "use")
+    session.optimize("greedy")
+    screen.refresh()
+    assert not seen(screen, "header")["facts"]["can_undo"], "another cell planned since"
+
+
 def test_undone_changes_propose_nothing() -> None:
     screen = session_of().explore()
     assert "nothing was changed yet" in heard(screen, "undo")

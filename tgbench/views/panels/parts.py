@@ -87,7 +87,7 @@ def header(subject: Subject, _: Chosen) -> Payload | None:
         "smaller": smaller,
         "can_use": subject.is_live and subject.session is not None,
         "is_live": subject.is_live,
-        "can_undo": proposal is not None and proposal.what is not None,
+        "can_undo": proposal.what is not None if proposal else subject.replaced is not None,
         "can_change": subject.is_live and subject.graph is not None,
         "words": str(plan),
         "stale": _elsewhere(plan),
