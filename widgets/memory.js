@@ -8,7 +8,7 @@
 import { Camera, bytes, counted, duration, fitted, framed, make, shortened, stepsOf, ticks } from "./common.js";
 import { blend, DIAGONAL, DOTS, LINES, PLAIN, Raster } from "./raster.js";
 
-const ALIGNMENT = 64, MOST_NAMES = 1500, MOST_ARROWS = 60, MOST_GHOSTS = 400, SLOW_MS = 20, BAND = 0.09, PALE = 0.78, DEEP = 0.12; // of paper in a colour: what a run leaves alone, and all else
+const ALIGNMENT = 64, MOST_NAMES = 1500, MOST_ARROWS = 60, MOST_GHOSTS = 400, SLOW_MS = 20, BAND = 0.09, PALE = 0.78, STRONG = 0.12; // of paper in a colour: what a run leaves alone, and all else
 export const KIND_TEXTURES = { input: PLAIN, retained: LINES, partial: DIAGONAL, slice: PLAIN, scratch: DOTS };
 export const FATE_LOOKS = {
   untouched: ["soft", PLAIN, "neither needed nor changed; or what a kernel uses beside it"], changed: ["input", PLAIN, "new in this run"], recomputed: ["slice", PLAIN, "computed in this run"],
@@ -245,7 +245,7 @@ export function memoryPanel(scene, place) {
 
   function styles() {
     const paper = colours.rgb("paper"), ink = colours.isDark ? [0, 0, 0] : [20, 24, 30];
-    const looks = isFate() ? FATE_NAMES.map((name) => [FATE_LOOKS[name][0], FATE_LOOKS[name][1], name === "untouched" ? PALE : DEEP]) : data.facts.kinds.map((kind) => [kind, KIND_TEXTURES[kind], DEEP]);
+    const looks = isFate() ? FATE_NAMES.map((name) => [FATE_LOOKS[name][0], FATE_LOOKS[name][1], name === "untouched" ? PALE : STRONG]) : data.facts.kinds.map((kind) => [kind, KIND_TEXTURES[kind], STRONG]);
     const list = looks.map(([name, texture, paler]) => { const fill = blend(colours.rgb(name), paper, paler); return { fill, edge: blend(fill, ink, 0.35), texture }; });
     return [list, list.map(({ fill }) => ({ fill: blend(fill, paper, 0.82), edge: blend(fill, paper, 0.7), texture: PLAIN }))];
   }
@@ -430,10 +430,10 @@ export function memoryPanel(scene, place) {
   }
 
   function legend() {
-    const swatch = (name, texture, paler = DEEP) => make("i", { class: ["", "tg-lines", "tg-diagonal", "tg-dots"][texture], style: `background-color:color-mix(in srgb,var(--tg-${name}) ${100 - 100 * paler}%,var(--tg-paper))` });
+    const swatch = (name, texture, paler = STRONG) => make("i", { class: ["", "tg-lines", "tg-diagonal", "tg-dots"][texture], style: `background-color:color-mix(in srgb,var(--tg-${name}) ${100 - 100 * paler}%,var(--tg-paper))` });
     const isUntouched = () => data.name.some((_, i) => kindOf(i) !== "scratch" && fateOf(i) === "untouched");
     const there = new Set(styleOf);
-    const fateItem = (name) => make("li", { title: FATE_LOOKS[name][2] }, swatch(FATE_LOOKS[name][0], FATE_LOOKS[name][1], name === "untouched" ? PALE : DEEP), name === "untouched" && !isUntouched() ? "scratch" : name);
+    const fateItem = (name) => make("li", { title: FATE_LOOKS[name][2] }, swatch(FATE_LOOKS[name][0], FATE_LOOKS[name][1], name === "untouched" ? PALE : STRONG), name === "untouched" && !isUntouched() ? "scratch" : name);
     const items = isFate() ? [...FATE_NAMES.slice(1), FATE_NAMES[0]].filter((name) => there.has(FATE_NAMES.indexOf(name))).map(fateItem)
       : data.facts.kinds.flatMap((kind, k) => (there.has(k) ? [make("li", { title: data.facts.meanings[k] }, swatch(kind, KIND_TEXTURES[kind]), kind)] : []));
     if (data.ghost) items.push(make("li", {}, `dashed: ${data.facts.ghost_words}`));
