@@ -209,6 +209,12 @@ export function shortened(pen, text, room, isHead = false) {
   return cut(length);
 }
 
+// How numbered names begin, if all alike: "layer_" of "layer_0", "layer_12".
+export function shared(names) {
+  const heads = new Set(names.map((name) => name.replace(/\d+$/, "")));
+  return heads.size === 1 ? [...heads][0] : "";
+}
+
 // A name in a list, whose head is left out where it does not fit.
 export function named(name, attributes = {}) {
   return make("span", { class: "tg-name", ...attributes }, make("bdi", {}, name));

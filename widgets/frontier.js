@@ -10,7 +10,7 @@ const PHASE_COLOURS = { spawn: "scratch", weigh: "input", bound: "slice", search
 
 export function frontierPanel(scene, place) {
   const chart = make("div", { class: "tg-chart" }), run = make("div", { class: "tg-chart" }), windows = make("div"), list = make("div", { class: "tg-scroll tg-grow" });
-  const button = (name, title, what) => make("button", { type: "button", title, onclick: () => scene.act(what) }, name);
+  const button = (name, title, what) => scene.asking(name, title, () => scene.act(what));
   const start = button("search", "look for a better plan in the background", "start"), stop = button("stop", "end it, and put the best plan in force", "stop");
   const fork = button("fork", "go on from the best plan with another seed", "fork"), tries = button("try budgets", "a search for each of some budgets", "budgets");
   const controls = make("div", { class: "tg-bar" }, start, stop, fork, tries), numbers = make("p", { class: "tg-seen tg-soft" });
@@ -91,7 +91,7 @@ export function frontierPanel(scene, place) {
   }
 
   // The same as a slider, for keys; it searches when it was let go for a moment: each key is a change.
-  const range = make("input", { type: "range", min: 0, max: 100, class: "tg-budget", "aria-label": "memory budget", title: "searches within another budget, a moment after it was let go" });
+  const range = make("input", { type: "range", min: 0, max: 100, class: "tg-budget", "data-asks": "", "aria-label": "memory budget", title: "searches within another budget, a moment after it was let go" });
   chart.after(range);
   let settles = 0;
   scene.dispose.push(() => clearTimeout(settles));
@@ -179,8 +179,8 @@ export function frontierPanel(scene, place) {
     controls.hidden = !facts.can_search;
     start.hidden = facts.is_running;
     start.textContent = facts.is_new ? "search" : "resume";
-    stop.disabled = !facts.is_running;
-    fork.disabled = facts.is_new;
+    stop.disabled = scene.isLost || !facts.is_running;
+    fork.disabled = scene.isLost || facts.is_new;
     frontier(data);
     progress(data);
     neighbourhoods(data);

@@ -17,7 +17,7 @@ export function inspectorPanel(scene, place) {
   let data = null, plane = null;
 
   const section = (title, ...children) => make("section", {}, make("h4", {}, title), ...children);
-  const button = (name, title, what) => make("button", { type: "button", title, onclick: () => scene.act(what, { node: data.facts.node }) }, name);
+  const button = (name, title, what) => scene.asking(name, title, () => scene.act(what, { node: data.facts.node }));
 
   function load() {
     data = scene.data.inspector;

@@ -5,7 +5,7 @@
 //   layers         on the same axis
 //
 // What a gesture would do is drawn here at once; whether it may be done, Python says.
-import { Camera, bytes, counted, duration, fitted, framed, make, shortened, stepsOf, ticks } from "./common.js";
+import { Camera, bytes, counted, duration, fitted, framed, make, shared, shortened, stepsOf, ticks } from "./common.js";
 import { blend, DIAGONAL, DOTS, LINES, PLAIN, Raster } from "./raster.js";
 
 const ALIGNMENT = 64, MOST_NAMES = 1500, MOST_ARROWS = 60, MOST_GHOSTS = 400, SLOW_MS = 20, BAND = 0.09, PALE = 0.78, STRONG = 0.12; // of paper in a colour: what a run leaves alone, and all else
@@ -322,6 +322,7 @@ export function memoryPanel(scene, place) {
     const { left, top: above, width, height } = camera.box, y = above + height + 3, h = 15;
     pen.save();
     pen.beginPath(); pen.rect(left, y, width, h); pen.clip();
+    const prefix = shared(data.layer.filter((name) => /\d$/.test(name))); // where names have no room, their numbers do
     for (let i = 0; i < data.layer.length; i++) {
       const x = camera.x(at[data.layer_start[i]]), wide = camera.x(at[data.layer_stop[i]]) - x;
       if (x > left + width || x + wide < left) continue;
@@ -329,7 +330,8 @@ export function memoryPanel(scene, place) {
       pen.fillRect(x, y, Math.max(wide - 1, 1), h);
       const begin = Math.max(x, left) + 3, room = Math.min(x + wide, left + width) - begin - 3;
       pen.fillStyle = colours.colour("ink");
-      if (room > 18 && data.layer[i]) pen.fillText(shortened(pen, data.layer[i], room), begin, y + 12);
+      const told = pen.measureText(data.layer[i]).width <= room ? data.layer[i] : data.layer[i].replace(prefix, "");
+      if (told && (room > 18 || pen.measureText(told).width <= room)) pen.fillText(shortened(pen, told, room), begin, y + 12);
     }
     pen.restore();
   }

@@ -31,7 +31,7 @@ function railway({ decisions, stops, lines }) {
 
 export function pathsPanel(scene, place) {
   let asking = false, known = 0;
-  const button = (name, title, what) => make("button", { type: "button", title, onclick: () => scene.act(what) }, name);
+  const button = (name, title, what) => scene.asking(name, title, () => scene.act(what));
   const find = button("find the ways", "look for other ways to compute the graph: a few seconds", "ways");
   const measure = button("measure the next 50", "time the kernels of the first paths, where nothing is known of them", "measure");
   const halt = button("stop", "after the path that is measured now", "halt");
@@ -45,7 +45,7 @@ export function pathsPanel(scene, place) {
   function load() {
     const facts = scene.data.paths?.facts ?? {}, isFound = Boolean(facts.is_found);
     find.hidden = isFound;
-    find.disabled = measure.disabled = take.disabled = Boolean(facts.doing);
+    find.disabled = measure.disabled = take.disabled = scene.isLost || Boolean(facts.doing);
     measure.hidden = take.hidden = map.hidden = head.hidden = scroll.hidden = differs.hidden = !isFound;
     halt.hidden = !facts.doing?.startsWith("measuring");
     told.textContent = told.title = facts.doing || facts.label || "";

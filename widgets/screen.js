@@ -12,6 +12,7 @@ import { programPanel } from "./program.js";
 const BUFFERS = ["header", "memory", "fates", "graph", "program", "paths", "compare", "frontier", "inspector", "classes"];
 const AREAS = { left: ["frontier"], centre: ["memory", "graph", "program", "paths", "compare"], bottom: ["classes"], right: ["inspector"] };
 const DRAWN = { memory: memoryPanel, graph: graphPanel, program: programPanel, paths: pathsPanel, compare: comparePanel, frontier: frontierPanel, inspector: inspectorPanel, classes: classesPanel };
+const GONE = "the kernel that made this view is gone; run its cell again";
 const HIGHEST = 720, ALONE = 520, NARROW = 900, SLIM = 560;
 
 // What panels share: buffers, colours, who is chosen, questions, the line that says what came of one.
@@ -31,7 +32,11 @@ function sceneOf(model, root, said, dispose) {
     on(events, call) { for (const event of events.split(" ")) calls.set(event, [...(calls.get(event) ?? []), call]); },
     tell(event) { for (const call of calls.get(event) ?? []) call(); },
     say(words, kind = "") { said.textContent = words; said.className = `tg-said${kind ? ` tg-${kind}` : ""}`; said.title = words; },
-    ask: (what, request) => ask(model, what, request),
+    // Without a kernel nobody answers: what would ask is switched off, and says why.
+    isLost: false,
+    lose() { scene.isLost = true; root.classList.add("tg-lost"); for (const one of root.querySelectorAll("[data-asks]")) one.disabled = true; },
+    ask: (what, request) => (scene.isLost ? Promise.reject(new Error(GONE)) : ask(model, what, request)),
+    asking: (name, title, call) => make("button", { type: "button", title, "data-asks": "", disabled: scene.isLost, onclick: call }, name),
     // A gesture: what comes of it is said.
     act(what, request = {}) {
       scene.say("…");
@@ -63,7 +68,7 @@ function sceneOf(model, root, said, dispose) {
 
 function headerPanel(scene, place, said) {
   const numbers = make("div", { class: "tg-numbers" });
-  const button = (name, title, call) => make("button", { type: "button", title, onclick: call }, name);
+  const button = scene.asking;
   const search = make("input", { type: "search", placeholder: "find nodes", "aria-label": "find nodes", oninput: () => scene.find(search.value), onkeydown: (event) => {
     if (event.key === "Escape") { search.value = ""; scene.find(""); }
     if (event.key === "Enter") { const all = scene.data.memory?.name ?? scene.data.graph?.member ?? [], found = all.find((name) => name.toLowerCase() === scene.wanted) ?? all.find(scene.isWanted); if (found) scene.choose([found]); }
@@ -152,7 +157,8 @@ function sized(root, el, isBench, dispose) {
   dispose.push(() => { watch.disconnect(); removeEventListener("resize", fit); });
 }
 
-export function render({ model, el }) {
+// Not named after what anywidget calls: it takes that from the default export alone.
+export function showScreen({ model, el }) {
   const dispose = [], panels = model.get("panels") ?? [], isBench = panels.length > 3;
   const root = make("div", { class: `tg-view${isBench ? " tg-bench" : ""}`, role: "group" });
   const gone = make("p", { class: "tg-gone", role: "status", hidden: true }), table = make("div", { class: "tg-hidden" });
@@ -176,7 +182,7 @@ export function render({ model, el }) {
   const describe = () => { root.setAttribute("aria-label", model.get("label")); table.replaceChildren(alternative(model.get("label"), model.get("table"))); };
   listen(model, "change:label change:table", describe, dispose);
   describe();
-  const lost = () => { gone.textContent = "The kernel that made this view is gone. The picture still moves; run its cell again for answers."; gone.hidden = false; };
+  const lost = () => { gone.textContent = "The kernel that made this view is gone. The picture still moves; run its cell again for answers."; gone.hidden = false; scene.lose(); };
   listen(model, "comm_live_update", (now) => { if (!now || now.comm_live === false) lost(); }, dispose);
   listen(model, "comm:close", lost, dispose);
   root.classList.toggle("tg-alone-left", Boolean(root.querySelector(":scope > .tg-left:nth-child(2):nth-last-child(1)")));
@@ -185,4 +191,4 @@ export function render({ model, el }) {
   return () => dispose.forEach((end) => end());
 }
 
-export default { render };
+export default { render: showScreen };

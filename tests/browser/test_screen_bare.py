@@ -337,6 +337,48 @@ def test_the_page_tells_what_is_dark_before_the_view_stands_in_it(
     assert ("tg-plain" in first.split()) == ("--jp" not in css)
 
 
+CONTRAST = """(all) => all.map((e) => {
+  const pen = document.createElement("canvas").getContext("2d"), style = getComputedStyle(e);
+  const light = (colour) => {
+    pen.fillStyle = colour;
+    pen.fillRect(0, 0, 1, 1);
+    const [r, g, b] = [...pen.getImageData(0, 0, 1, 1).data].map((part) => {
+      const x = part / 255;
+      return x <= 0.04045 ? x / 12.92 : ((x + 0.055) / 1.055) ** 2.4;
+    });
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const [a, b] = [light(style.color), light(style.backgroundColor)].sort((a, b) => a - b);
+  return (b + 0.05) / (a + 0.05);
+})"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_shares_are_legible(bare: browsers.Watched, files: str, scheme: Any) -> None:
+    """On the colour of what always follows, too (WCAG 2, 1.4.3)."""
+    bare.page.emulate_media(color_scheme=scheme)
+    page = show(bare, files, session_of(layered(2)))
+    cells = page.locator("button.tg-heat")
+    cells.evaluate_all("(all) => all.forEach((e) => e.style.setProperty('--tg-share', '80%'))")
+    assert min(cells.evaluate_all(CONTRAST)) >= 4.5
+
+
+@pytest.mark.parametrize("width", [800, 900, 1400])
+def test_what_the_search_is_for_is_seen_whole(
+    bare: browsers.Watched, files: str, width: int
+) -> None:
+    bare.page.set_viewport_size({"width": width, "height": 800})
+    page = show(bare, files, session_of(layered(2)))
+    room = page.locator("input[type=search]").evaluate(
+        """(e) => {
+        const style = getComputedStyle(e), pen = document.createElement("canvas").getContext("2d");
+        pen.font = style.font;
+        const inside = e.clientWidth - parseFloat(style.paddingLeft) - parseFloat(style.paddingRight);
+        return inside - pen.measureText(e.placeholder).width; }"""
+    )
+    assert room >= 12, "its cross has room beside it"
+
+
 def test_the_theme_may_change_while_it_is_shown(bare: browsers.Watched, files: str) -> None:
     page = show_map(bare, files, tower())
     bare.page.emulate_media(color_scheme="dark")
@@ -375,6 +417,18 @@ def test_a_lost_kernel_shows(bare: browsers.Watched, files: str) -> None:
     assert page.locator(".tg-gone").is_hidden()
     page.evaluate("() => { model.comm_live = false; model.tell('comm_live_update', model); }")
     assert "kernel that made this view is gone" in said(page, ".tg-gone")
+
+
+def test_what_asks_a_lost_kernel_is_switched_off(bare: browsers.Watched, files: str) -> None:
+    page = show(bare, files, session_of(layered(2)))
+    page.evaluate("() => { model.comm_live = false; model.tell('comm_live_update', model); }")
+    for name in ("search", "try budgets", "code", "export"):
+        assert page.get_by_role("button", name=name, exact=True).is_disabled(), name
+    page.locator("canvas").first.press("ArrowUp")  # choosing asks nobody
+    assert state(page, "selected")
+    page.locator("canvas").first.press("p")
+    page.locator(".tg-said.tg-no", has_text="run its cell again").wait_for()
+    assert not page.evaluate("() => model.sent.length")
 
 
 def test_nothing_is_left_when_a_screen_is_closed(bare: browsers.Watched, files: str) -> None:
@@ -795,6 +849,8 @@ def test_a_proposed_plan_has_the_one_in_force_behind_it(bare: browsers.Watched, 
     assert "dashed: in force" in page.locator(".tg-centre .tg-legend").first.inner_text()
     tab(page, "compare")
     assert page.locator(".tg-two canvas").count() == 2
+    legend = page.locator(".tg-page:not([hidden]) .tg-legend")
+    assert "pale: the same in both" in legend.inner_text()
     page.locator(".tg-page:not([hidden]) .tg-list button").first.click()
     assert state(page, "selected")
     page.get_by_role("button", name="use it").click()
@@ -882,6 +938,31 @@ def test_it_fits_its_window_and_nothing_is_cut_off(
 
 
 # --- graphs, pages --------------------------------------------------------------------------------
+
+
+def test_layers_without_room_for_names_have_their_numbers(
+    bare: browsers.Watched, files: str
+) -> None:
+    page = show(bare, files, layered(1))
+    told = page.evaluate(
+        """async () => { const { shared } = await import("/widgets/common.js");
+        return [shared(["layer_0", "layer_12"]), shared(["a.3", "b.4"]), shared([])]; }"""
+    )
+    assert told == ["layer_", "", ""]
+
+
+def test_an_edge_goes_around_what_lies_between(bare: browsers.Watched, files: str) -> None:
+    """x is read by the sum below the product and the exponential: not behind these."""
+    page = show(bare, files, layered(1))
+    page.evaluate("() => model.set('selected', ['x'])")
+    frame(page)
+    drawn = page.evaluate(
+        """() => { const pen = CanvasRenderingContext2D.prototype, found = [], old = pen.lineTo;
+        pen.lineTo = function (x, y) { found.push([x, y]); return old.call(this, x, y); };
+        model.set('selected', ['y']);
+        return new Promise((go) => setTimeout(() => { pen.lineTo = old; go(found); }, 200)); }"""
+    )
+    assert drawn, "a straight piece beside the boxes"
 
 
 def test_a_folded_node_chooses_all_it_stands_for(bare: browsers.Watched, files: str) -> None:

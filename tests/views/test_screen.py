@@ -91,6 +91,12 @@ def test_a_module_holds_what_it_imports_and_imports_nothing() -> None:
         assert len(declared) == len(set(declared)), f"{path.name}: a name stands for two things"
 
 
+def test_a_script_hands_over_what_it_shows_once() -> None:
+    """As its default: anywidget warns of a `render` of its own beside that."""
+    assert "export default {" in module("screen.js")
+    assert not re.search(r"^export (async )?function render", module("screen.js"), re.MULTILINE)
+
+
 def test_scripts_and_styles_use_no_network() -> None:
     for path in [*folder().glob("*.js"), *folder().glob("*.css")]:
         text = path.read_text().replace(NAMESPACE, "")

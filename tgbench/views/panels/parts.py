@@ -415,7 +415,7 @@ def _overview(subject: Subject) -> list[list[str]]:
     last = subject.session.last if subject.session is not None else None
     if last is not None:
         rows.append(["last run", words_of(last.kind), ""])
-        rows.append(["recomputed", f"{last.recomputed:.1%} of what it takes from nothing", ""])
+        rows.append(["recomputed", _share(last.recomputed), ""])
         rows.append(["took", format_time(last.total_ns), ""])
         rows.append(["spreads at", *_spread(last)])
     plan = subject.shown
@@ -428,6 +428,18 @@ def _overview(subject: Subject) -> list[list[str]]:
         if plan.price_ns:
             rows.append(["a KiB more", f"would save about {format_time(1024 * plan.price_ns)}", ""])
     return rows
+
+
+def _share(recomputed: float) -> str:
+    """What was computed, beside what a run from nothing computes; in pieces some of it twice.
+
+    >>> _share(0.027), _share(1.0), _share(1.0123)
+    ('2.7% of what it takes from nothing', 'everything', 'everything, and 1.2% more than that')
+    """
+    if recomputed < 0.9995:
+        return f"{recomputed:.1%} of what it takes from nothing"
+    more = f"{recomputed - 1:.1%}"
+    return "everything" if more == "0.0%" else f"everything, and {more} more than that"
 
 
 def _spread(last: Report) -> tuple[str, str]:
