@@ -3,7 +3,7 @@ import { aligned, bytes, counted, duration, framed, make, pressed, refill, shape
 
 const CHART_HIGH = 190, LEAST_WIDE = 180, MOST_WIDE = 310, ROOM = { left: 54, right: 10, top: 14, bottom: 30 }, RUN_HIGH = 96, ROW_HIGH = 9, MOST_ROWS = 12;
 const LABEL_WIDE = 62, LETTER_WIDE = 6, FAR = 2; // pixels of a label, of a letter; times the largest plan, from where on a budget is off the axis
-const NEAR = 4, SETTLED_MS = 700, OLD = "by older measurements"; // pixels between points of one pile; how long keys rest before a search begins
+const NEAR = 4, BESIDE = 12, SETTLED_MS = 700, OLD = "by older measurements"; // pixels between points of one pile, and between two times that are told; how long keys rest before a search begins
 const WINDOWS = "a row a window: values that the search decided anew, from the first of the graph to the last; green where that was faster";
 const NOTES = ["*", "†", "‡"]; // one a reason why faster plans are not taken
 const PHASE_COLOURS = { spawn: "scratch", weigh: "input", bound: "slice", search: "retained" };
@@ -71,7 +71,8 @@ export function frontierPanel(scene, place) {
     const points = sizes.map(point);
     const DIAMOND = "m0 -9l9 9l-9 9l-9 -9z", SQUARE = "m-8 -8h16v16h-16z";
     const mark = (where, form, name, title) => where && shape("path", { d: `M${x(where[0])} ${y(where[1])}${form}`, fill: "none", stroke: `var(--tg-${name})`, "stroke-width": 2.5, "pointer-events": "none" }, shape("title", {}, title));
-    const greedy = (where) => where && shape("g", { "pointer-events": "none" }, shape("line", { x1: x(where[0]) - 12, x2: x(where[0]) + 12, y1: y(where[1]), y2: y(where[1]), stroke: "var(--tg-soft)", "stroke-width": 2 }), text(x(where[0]) - 14, y(where[1]) + 4, "end", "greedy", { "font-size": 10, ...legible }));
+    const isBeside = (where) => facts.now && Math.abs(y(where[1]) - y(facts.now[1])) < BESIDE; // no gain to tell
+    const greedy = (where) => where && !isBeside(where) && shape("g", { "pointer-events": "none" }, shape("line", { x1: x(where[0]) - 12, x2: x(where[0]) + 12, y1: y(where[1]), y2: y(where[1]), stroke: "var(--tg-soft)", "stroke-width": 2 }), text(x(where[0]) - 14, y(where[1]) + 4, "end", "greedy", { "font-size": 10, ...legible }));
     const reference = (ns, name, colour, dash, up = 3) => ns > 0 && shape("g", { "pointer-events": "none" }, shape("line", { x1: ROOM.left, x2: chartWide - ROOM.right, y1: y(ns), y2: y(ns), stroke: `var(--tg-${colour})`, "stroke-dasharray": dash }), text(ROOM.left + 3, y(ns) - up, "start", name, { "font-size": 10, ...legible }));
     const lines = [
       ...ticks(least / 1e3, most / 1e3, 4).map((us) => us * 1e3).concat(most < 4e3 ? ticks(least, most, 3) : []).filter((ns, i, all) => all.indexOf(ns) === i && ns >= least && ns <= most)
@@ -166,7 +167,7 @@ export function frontierPanel(scene, place) {
     refill(list, make("table", { class: "tg-matrix tg-candidates" }, make("tr", {}, head("mean run", "time"), head("arena", "size"), head("kept", "kept"), head("parts", "parts")),
       ...rows.map((i) => make("tr", data.try_best[i] ? { class: "tg-best" } : {}, make("td", {}, time(i)),
         make("td", {}, aligned(bytes(data.try_size[i]))), make("td", {}, String(data.try_kept[i])), make("td", {}, String(data.try_parts[i]))))),
-      ...whys.map((why, k) => make("p", { class: "tg-soft tg-note" }, `${NOTES[k]} faster, and not taken: ${why}`)));
+      ...whys.map((why, k) => make("p", { class: "tg-soft tg-note" }, `${NOTES[k]} not taken: ${why}`)));
   }
 
   const fitting = () => Math.min(Math.max(chart.clientWidth || chartWide, LEAST_WIDE), MOST_WIDE);
