@@ -8,6 +8,7 @@ A panel says what it hears: it is built again when one of these changed, and at 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -333,7 +334,17 @@ def _records_of(*plans: Plan | None) -> list[str]:
 
 def _newest(records: Iterable[str]) -> str:
     """The measurements that count: more are known later (`CostModel.basis`)."""
-    return max(records, key=lambda basis: int(basis.split()[0].replace(",", "") if basis else 0))
+    return max(records, key=_measurements)
+
+
+def _measurements(records: str) -> int:
+    """How many these are; a plan's file may say anything.
+
+    >>> _measurements("1,234 measurements 0123456789ab"), _measurements(""), _measurements("x")
+    (1234, 0, 0)
+    """
+    found = re.match(r"([\d,]{1,12}) measurement", records, re.ASCII)
+    return int(found[1].replace(",", "") or 0) if found else 0
 
 
 def _windows(subject: Subject) -> dict[str, Any]:
