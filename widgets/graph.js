@@ -3,7 +3,7 @@ import { bytes, Camera, copied, duration, fitted, framed, make, shortened } from
 import { FATE_LOOKS } from "./memory.js";
 import { blend } from "./raster.js";
 
-const ACROSS = 168, DOWN = 58, WIDE = 152, HIGH = 40, GAP = DOWN - HIGH, MOST_EDGES = 25000, MOST_FOUND = 40, SIDE = (ACROSS - WIDE) / 2, MOST_SPAN = 60; // beside a box; lines that an edge is led around
+const ACROSS = 168, DOWN = 58, WIDE = 152, HIGH = 40, GAP = DOWN - HIGH, MOST_EDGES = 25000, MOST_FOUND = 40, SIDE = (ACROSS - WIDE) / 2, MOST_SPAN = 60, NEAREST = 3 * ACROSS, LONG = Infinity; // beside a box; how long an edge is led, and how far aside
 const LEAVES = { input: "input", state: "scratch", output: "good" };
 const KEYS_OF_GRAPH = "Keys: up and down go to what a node reads and to who reads it, left and right to its neighbours, " +
   "plus and minus zoom, shift with arrows moves the picture, 0 shows all, / searches, escape clears.";
@@ -136,7 +136,8 @@ export function graphPanel(scene, place_) {
   const curve = (pen, x0, y0, x1, y1, scale) => { const bend = Math.max((y1 - y0) / 2, 6 * scale); pen.bezierCurveTo(x0, y0 + bend, x1, y1 - bend, x1, y1); };
 
   // Where an edge that would run behind boxes goes down beside them: the nearest gap that is free all
-  // the way; null where it meets none, or none is free.
+  // the way; null where it meets none. Where it is long, or no gap is near, it is LONG: its ends alone
+  // are drawn until one of them is chosen.
   function laneOf(a, b) {
     const key = a * data.name.length + b;
     if (!lanes.has(key)) lanes.set(key, lane(a, b));
@@ -144,13 +145,14 @@ export function graphPanel(scene, place_) {
   }
   function lane(a, b) {
     const from = data.y[a], span = data.y[b] - from, between = [];
-    if (span < 2 || span > MOST_SPAN) return null;
+    if (span < 2) return null;
+    if (span > MOST_SPAN) return LONG;
     for (let line = from + 1; line < data.y[b]; line++) for (const i of byLine[line] ?? []) between.push(i);
     const x0 = middle(a), x1 = middle(b), at = (line) => { const t = (line - from) / span; return x0 + (x1 - x0) * t * t * (3 - 2 * t); };
     const meets = (i, x) => left(i) - 2 < x && x < left(i) + WIDE + 2;
     if (!between.some((i) => meets(i, at(data.y[i])))) return null;
     const gaps = [...new Set(between.flatMap((i) => [left(i) - SIDE, left(i) + WIDE + SIDE]))].sort((a, b) => Math.abs(2 * a - x0 - x1) - Math.abs(2 * b - x0 - x1));
-    return gaps.find((x) => !between.some((i) => meets(i, x))) ?? null;
+    return gaps.find((x) => Math.abs(2 * x - x0 - x1) < 2 * NEAREST && !between.some((i) => meets(i, x))) ?? LONG;
   }
 
   function edges(pen, scale, first, last, marked) {
@@ -170,7 +172,8 @@ export function graphPanel(scene, place_) {
         const x1 = camera.x(middle(pairs[p + 1])), y1 = camera.y(top(pairs[p + 1]));
         const a = pairs[p], b = pairs[p + 1], lane = laneOf(a, b);
         pen.moveTo(x0, y0);
-        if (lane === null) { curve(pen, x0, y0, x1, y1, scale); continue; }
+        if (lane === LONG && pairs === near) { const end = 0.5 * GAP * scale; pen.lineTo(x0, y0 + end); pen.moveTo(x1, y1 - end); pen.lineTo(x1, y1); continue; }
+        if (lane === null || lane === LONG) { curve(pen, x0, y0, x1, y1, scale); continue; }
         const x = camera.x(lane), down = camera.y((data.y[a] + 1) * DOWN), up = camera.y(data.y[b] * DOWN - GAP);
         curve(pen, x0, y0, x, down, scale);
         pen.lineTo(x, up);
@@ -227,6 +230,7 @@ export function graphPanel(scene, place_) {
       "what a run does": () => Object.entries(FATE_LOOKS).filter(([fate]) => fates.has(fate)).map(([fate, [colour_]]) => box(fate, `background:color-mix(in srgb,var(--tg-${colour_}) 55%,var(--tg-paper))`)),
       "what is kept": () => [box("kept through every run", "background:color-mix(in srgb,var(--tg-retained) 60%,var(--tg-paper))")],
     }[colour.value]();
+    if (data.edge.some((_, e) => e % 2 && data.y[data.edge[e]] - data.y[data.edge[e - 1]] > MOST_SPAN)) shown.push(make("li", { title: "choose a node, and all of its edges are drawn" }, "ends alone: an edge over many lines"));
     if (facts.blocks.length && facts.is_folded) shown.push(make("li", {}, make("span", { style: "color:var(--tg-slice)" }, "╱╲"), " modelled time, layer by layer"));
     meanings.replaceChildren(...shown.filter(Boolean));
   }

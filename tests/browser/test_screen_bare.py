@@ -964,6 +964,23 @@ def test_an_edge_goes_around_what_lies_between(bare: browsers.Watched, files: st
     assert drawn, "a straight piece beside the boxes"
 
 
+def test_of_a_long_edge_the_ends_are_drawn(bare: browsers.Watched, files: str) -> None:
+    """All of it where one of them is chosen; through every line it would be behind all boxes."""
+    g = GraphBuilder()
+    first = up = g.input("x", (4, 4))
+    for i in range(70):
+        up = g.apply("exp" if i % 3 else "tanh", up)
+    g.output("y", up + first)
+    screen = explored(g.build())
+    screen._fold({})
+    page = show(bare, files, screen)
+    legend = page.locator(".tg-page:not([hidden]) .tg-legend, .tg-centre .tg-legend").last
+    assert "ends alone" in legend.inner_text()
+    page = show(bare, files, layered(2))
+    legend = page.locator(".tg-page:not([hidden]) .tg-legend, .tg-centre .tg-legend").last
+    assert "ends alone" not in legend.inner_text()
+
+
 def test_a_folded_node_chooses_all_it_stands_for(bare: browsers.Watched, files: str) -> None:
     page = show(bare, files, layered(6))
     page.evaluate("() => model.set('selected', ['layer_2.exp'])")
