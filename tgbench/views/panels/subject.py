@@ -151,7 +151,7 @@ class Subject:
         hand are replayed, and so is what they change.
         """
         changed = self.proposal.what if self.proposal is not None else None
-        if changed is not None and changed.ground.plan is self.plan:
+        if changed is not None and changed.ground.plan == self.plan:
             before_ns = changed.verdict().before_ns
             if before_ns is not None:
                 return before_ns
