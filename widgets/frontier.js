@@ -101,7 +101,7 @@ export function frontierPanel(scene, place) {
     range.hidden = !facts.can_search;
     if (document.activeElement !== range) range.value = (100 * Math.log((facts.budget ?? facts.now?.[0] ?? high) / low)) / Math.log(high / low);
     range.oninput = () => { range.setAttribute("aria-valuetext", bytes(sizeOf(range.value))); scene.say(`budget ${bytes(sizeOf(range.value))}: let go to search within it`); };
-    range.onchange = () => { clearTimeout(settles); settles = setTimeout(() => ask(sizeOf(range.value)), SETTLED_MS); };
+    range.onchange = () => { const size = sizeOf(range.value); clearTimeout(settles); settles = setTimeout(() => ask(size), SETTLED_MS); };
   }
 
   // --- the search ---------------------------------------------------------------------------------
@@ -171,8 +171,20 @@ export function frontierPanel(scene, place) {
   }
 
   const fitting = () => Math.min(Math.max(chart.clientWidth || chartWide, LEAST_WIDE), MOST_WIDE);
+  // A press ends on what it began on: a search tells of itself ten times a second, and what is drawn
+  // anew between down and up is not clicked.
+  let isPressed = false, isDue = false;
+  place.addEventListener("pointerdown", () => { isPressed = true; });
+  const released = () => { isPressed = false; setTimeout(() => { if (isDue) load(); }); };
+  for (const event of ["pointerup", "pointercancel"]) {
+    addEventListener(event, released);
+    scene.dispose.push(() => removeEventListener(event, released));
+  }
+
   function load() {
     const data = scene.data.frontier;
+    isDue = isPressed;
+    if (isDue) return;
     place.hidden = !data;
     if (!data) return;
     chartWide = fitting();

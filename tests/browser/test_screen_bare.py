@@ -682,6 +682,20 @@ def test_a_point_stays_in_hand_when_its_plan_is_proposed(
     assert point.evaluate("(e) => e === document.activeElement")
 
 
+def test_a_click_is_one_while_a_search_tells_of_itself(bare: browsers.Watched, files: str) -> None:
+    screen = explored(session_of(layered(4)))
+    screen._told(curve(screen.session, [400, 900]))
+    page = show(bare, files, screen)
+    box = page.locator(".tg-point").first.bounding_box()
+    page.mouse.move(box["x"] + 5, box["y"] + 5)
+    page.mouse.down()
+    page.evaluate("() => model.put('frontier', { state: 'step 8' })")
+    page.mouse.up()
+    assert page.evaluate("() => model.sent.at(-1).what") == "point"
+    frame(page)
+    assert "step 8" in said(page, ".tg-left .tg-seen"), "it is told after the click"
+
+
 def test_points_that_lie_on_top_of_each_other_are_all_reached(
     bare: browsers.Watched, files: str
 ) -> None:
