@@ -94,13 +94,14 @@ export function ask(model, what, request = {}, patience = 60000) {
 
 // Colours of the theme at hand; `changed` is called when the theme is another one. Colours are read
 // afresh each time: JupyterLab loads a theme's style sheet some time after it has named the theme.
+// Whether it is dark the page tells: the view is drawn before it stands in it, and has no paper then.
 export function theme(root, changed, dispose) {
   const system = matchMedia("(prefers-color-scheme: dark)"), style = getComputedStyle(root);
   const value = (name) => style.getPropertyValue(`--tg-${name}`).trim() || "#888";
   const look = () => {
-    const isPlain = !getComputedStyle(document.body).getPropertyValue("--jp-layout-color0").trim();
-    root.classList.toggle("tg-plain", isPlain);
-    root.classList.toggle("tg-dark", isPlain ? system.matches : light(rgb(value("paper"))) < 0.4);
+    const paper = getComputedStyle(document.body).getPropertyValue("--jp-layout-color0").trim(), behind = paper || background();
+    root.classList.toggle("tg-plain", !paper);
+    root.classList.toggle("tg-dark", behind ? light(rgb(behind)) < 0.4 : system.matches);
   };
   let waits = [];
   const again = () => { look(); changed(); };
@@ -125,6 +126,12 @@ export function theme(root, changed, dispose) {
     colour: value,
     rgb: (name) => rgb(value(name)),
   };
+}
+
+// The colour of the page itself; "" where it has none.
+function background() {
+  const colours = [document.body, document.documentElement].map((one) => getComputedStyle(one).backgroundColor);
+  return colours.find((colour) => !/, 0\)$|^transparent$/.test(colour)) ?? "";
 }
 
 // [red, green, blue] of any CSS colour.
@@ -166,6 +173,12 @@ export function duration(ns) {
   return `${rounded(ns, 3)} ns`;
 }
 
+// The same with all of its four digits, so that numbers in a column stand below each other.
+export function aligned(words) {
+  const [number, unit] = words.split(" "), isWhole = unit === "B" || unit === "ns" || Math.abs(number) >= 1000;
+  return isWhole ? words : `${Number(number).toPrecision(4)} ${unit}`;
+}
+
 // A shape of SVG, with attributes and what is inside it.
 const DRAWING = "http://www.w3.org/2000/svg";
 export function shape(tag, attributes, ...inside) {
@@ -194,6 +207,12 @@ export function shortened(pen, text, room, isHead = false) {
   let length = Math.max(Math.floor((room / pen.measureText(last).width) * last.length) - 1, 1);
   while (length > 1 && pen.measureText(cut(length)).width > room) length--;
   return cut(length);
+}
+
+// How numbered names begin, if all alike: "layer_" of "layer_0", "layer_12".
+export function shared(names) {
+  const heads = new Set(names.map((name) => name.replace(/\d+$/, "")));
+  return heads.size === 1 ? [...heads][0] : "";
 }
 
 // A name in a list, whose head is left out where it does not fit.
@@ -325,8 +344,8 @@ export function framed(draw) {
   return () => { if (!waits) waits = requestAnimationFrame(() => { waits = 0; draw(); }); };
 }
 
-// Put text on the clipboard, and say so in `where`.
-export async function copied(text, where) {
-  try { await navigator.clipboard.writeText(text); where.textContent = `copied: ${text}`; }
-  catch { where.textContent = text; }
+// Put text on the clipboard, and say how much; where a page may not, say the text.
+export async function copied(text, say) {
+  try { await navigator.clipboard.writeText(text); say(`copied ${counted(text.trimEnd().split("\n").length, "line")}`); }
+  catch { say(text); }
 }

@@ -4,8 +4,8 @@ import { KIND_TEXTURES } from "./memory.js";
 
 export function comparePanel(scene, place) {
   const kinds = Object.keys(KIND_TEXTURES), sides = ["before", "after"].map(() => ({ head: make("div", { class: "tg-line" }), canvas: make("canvas", { role: "img", style: "height:190px" }) }));
-  const list = make("ol", { class: "tg-list tg-scroll tg-grow" });
-  place.append(make("div", { class: "tg-two" }, ...sides.map(({ head, canvas }) => make("div", {}, head, canvas))), list);
+  const key = make("ul", { class: "tg-legend" }), list = make("ol", { class: "tg-list tg-scroll tg-grow" });
+  place.append(make("div", { class: "tg-two" }, ...sides.map(({ head, canvas }) => make("div", {}, head, canvas))), key, list);
   const fits = sides.map(({ canvas }) => fitted(canvas, () => draw(), scene.dispose));
   const draw = framed(paint);
 
@@ -19,6 +19,9 @@ export function comparePanel(scene, place) {
     refill(list, ...data.facts.rows.map(([what, words, node, ns]) => make("li", {}, make("button", { type: "button", title: words, onclick: () => node && scene.choose([node]) },
       make("span", { class: "tg-what" }, what), node ? named(words) : make("span", {}, words), make("span", {}, Number(ns) > 0 ? `${duration(Number(ns))} a run` : "")))),
       ...(data.facts.rows.length ? [] : [make("li", { class: "tg-soft" }, "nothing is decided otherwise")]));
+    const there = new Set([...data.before_kind, ...data.after_kind]), item = (style, words) => make("li", {}, make("i", { style }), words);
+    key.replaceChildren(...kinds.flatMap((kind, k) => (there.has(k) ? [item(`background:var(--tg-${kind})`, kind)] : [])),
+      item("background:color-mix(in srgb,var(--tg-soft) 35%,var(--tg-paper))", "pale: the same in both"), item("height:2px;vertical-align:4px;background:var(--tg-ink)", "where the arena ends"));
     draw();
   }
 

@@ -1,18 +1,21 @@
 // Time by memory, which is the budget control; beneath it the search, what it decided anew, and what it laid out.
-import { bytes, counted, duration, framed, make, pressed, refill, shape, ticks } from "./common.js";
+import { aligned, bytes, counted, duration, framed, make, pressed, refill, shape, ticks } from "./common.js";
 
 const CHART_HIGH = 190, LEAST_WIDE = 180, MOST_WIDE = 310, ROOM = { left: 54, right: 10, top: 14, bottom: 30 }, RUN_HIGH = 96, ROW_HIGH = 9, MOST_ROWS = 12;
-const LABEL_WIDE = 62, FAR = 2; // pixels of a label; times the largest plan, from where on a budget is off the axis
+const LABEL_WIDE = 62, LETTER_WIDE = 6, FAR = 2; // pixels of a label, of a letter; times the largest plan, from where on a budget is off the axis
+const NEAR = 4, BESIDE = 12, SETTLED_MS = 700, OLD = "by older measurements"; // pixels between points of one pile, and between two times that are told; how long keys rest before a search begins
+const WINDOWS = "a row a window: values that the search decided anew, from the first of the graph to the last; green where that was faster";
+const NOTES = ["*", "†", "‡"]; // one a reason why faster plans are not taken
 const PHASE_COLOURS = { spawn: "scratch", weigh: "input", bound: "slice", search: "retained" };
 
 export function frontierPanel(scene, place) {
   const chart = make("div", { class: "tg-chart" }), run = make("div", { class: "tg-chart" }), windows = make("div"), list = make("div", { class: "tg-scroll tg-grow" });
-  const button = (name, title, what) => make("button", { type: "button", title, onclick: () => scene.act(what) }, name);
+  const button = (name, title, what) => scene.asking(name, title, () => scene.act(what));
   const start = button("search", "look for a better plan in the background", "start"), stop = button("stop", "end it, and put the best plan in force", "stop");
   const fork = button("fork", "go on from the best plan with another seed", "fork"), tries = button("try budgets", "a search for each of some budgets", "budgets");
   const controls = make("div", { class: "tg-bar" }, start, stop, fork, tries), numbers = make("p", { class: "tg-seen tg-soft" });
   place.append(make("div", {}, chart), make("div", {}, controls, run, numbers, windows), list);
-  let order = "time", chartWide = 260; // as wide as its place, so that letters keep their size
+  let order = "time", opened = -1, chartWide = 260; // as wide as its place, so that letters keep their size
 
   const text = (x, y, anchor, said, more = {}) => shape("text", { x, y, "text-anchor": anchor, fill: "var(--tg-soft)", "font-size": 11, ...more }, said);
   const legible = { stroke: "var(--tg-paper)", "stroke-width": 3, "paint-order": "stroke" }; // over lines
@@ -34,11 +37,11 @@ export function frontierPanel(scene, place) {
 
   function frontier(data) {
     const { facts } = data, sizes = [...data.point_size], times = [...data.point_time], bounds = [...data.point_bound], budgets = [...data.point_budget];
-    const marks = [facts.now, facts.proposal].filter(Boolean);
+    const marks = [facts.now, facts.proposal].filter(Boolean), fresh = [...sizes.keys()].filter((i) => !data.point_old[i]);
+    const proved = fresh.filter((i) => bounds[i] > 0); // of a budget, and so of smaller ones
     const own = [...sizes, ...marks.map(([size]) => size)], far = own.length ? FAR * Math.max(...own) : Infinity;
-    const isOn = (size) => size > 0 && size <= far, allSizes = [...own, ...budgets.filter((_, i) => bounds[i] > 0).filter(isOn), isOn(facts.budget) && facts.budget, facts.refused].filter(Boolean);
-    const allTimes = [...times, ...bounds.filter((ns) => ns > 0), ...marks.map(([, ns]) => ns), facts.greedy, facts.bound].filter((ns) => ns > 0);
-    const proved = [...budgets.keys()].filter((i) => bounds[i] > 0); // of a budget, and so of smaller ones
+    const isOn = (size) => size > 0 && size <= far, allSizes = [...own, ...proved.map((i) => budgets[i]).filter(isOn), isOn(facts.budget) && facts.budget, facts.refused].filter(Boolean);
+    const allTimes = [...times, ...proved.map((i) => bounds[i]), ...marks.map(([, ns]) => ns), facts.greedy?.[1], facts.bound].filter((ns) => ns > 0);
     if (!allSizes.length) { chart.replaceChildren(make("p", { class: "tg-empty" }, "No budget was tried yet.")); return; }
     const [low, high] = [Math.min(...allSizes) * 0.8, Math.max(...allSizes) * 1.25], most = Math.max(...allTimes) * 1.06, least = Math.min(Math.min(...allTimes) * 0.94, 0.7 * most);
     const x = (size) => ROOM.left + (Math.log(Math.min(size, high) / low) / Math.log(high / low)) * (chartWide - ROOM.left - ROOM.right), y = (ns) => CHART_HIGH - ROOM.bottom - ((ns - least) / (most - least)) * (CHART_HIGH - ROOM.top - ROOM.bottom);
@@ -57,34 +60,48 @@ export function frontierPanel(scene, place) {
       onclick: (event) => ask(sizeAt(at(event))),
     });
     const at = (event) => { const box = field.getBoundingClientRect(); return ROOM.left + ((event.clientX - box.left) / box.width) * (chartWide - ROOM.left - ROOM.right); };
-    const points = sizes.map((size, i) => shape("circle", { cx: x(size), cy: y(times[i]), r: 5.5, fill: "var(--tg-mark)", tabindex: 0, role: "button", class: "tg-point", "aria-label": data.point_words[i], ...pressed(() => scene.act("point", { number: i })) }, shape("title", {}, data.point_words[i])));
+    const title = (i) => `${data.point_words[i]}${data.point_old[i] ? `; ${OLD}` : ""}`;
+    const open = (i) => { opened = i; scene.act("point", { number: i }); };
+    // Budgets with one plan lie on top of each other: a click takes the next of them, a key its own.
+    const along = (i) => { const pile = sizes.map((_, k) => k).filter((k) => Math.hypot(x(sizes[k]) - x(sizes[i]), y(times[k]) - y(times[i])) < NEAR); return [pile[(pile.indexOf(opened) + 1) % pile.length], pile]; };
+    const point = (size, i) => {
+      const [, pile] = along(i), words = pile.map(title).join("\n") + (pile.length > 1 ? "\n(a click takes the next of these)" : ""), { onkeydown } = pressed(() => open(i));
+      return shape("circle", { cx: x(size), cy: y(times[i]), r: 5.5, fill: `var(--tg-${data.point_old[i] ? "soft" : "mark"})`, tabindex: 0, role: "button", class: `tg-point${data.point_old[i] ? " tg-old" : ""}`, "aria-label": title(i), onkeydown, onclick: () => open(along(i)[0]) }, shape("title", {}, words));
+    };
+    const points = sizes.map(point);
     const DIAMOND = "m0 -9l9 9l-9 9l-9 -9z", SQUARE = "m-8 -8h16v16h-16z";
     const mark = (where, form, name, title) => where && shape("path", { d: `M${x(where[0])} ${y(where[1])}${form}`, fill: "none", stroke: `var(--tg-${name})`, "stroke-width": 2.5, "pointer-events": "none" }, shape("title", {}, title));
+    const isBeside = (where) => facts.now && Math.abs(y(where[1]) - y(facts.now[1])) < BESIDE; // no gain to tell
+    const greedy = (where) => where && !isBeside(where) && shape("g", { "pointer-events": "none" }, shape("line", { x1: x(where[0]) - 12, x2: x(where[0]) + 12, y1: y(where[1]), y2: y(where[1]), stroke: "var(--tg-soft)", "stroke-width": 2 }), text(x(where[0]) - 14, y(where[1]) + 4, "end", "greedy", { "font-size": 10, ...legible }));
     const reference = (ns, name, colour, dash, up = 3) => ns > 0 && shape("g", { "pointer-events": "none" }, shape("line", { x1: ROOM.left, x2: chartWide - ROOM.right, y1: y(ns), y2: y(ns), stroke: `var(--tg-${colour})`, "stroke-dasharray": dash }), text(ROOM.left + 3, y(ns) - up, "start", name, { "font-size": 10, ...legible }));
     const lines = [
       ...ticks(least / 1e3, most / 1e3, 4).map((us) => us * 1e3).concat(most < 4e3 ? ticks(least, most, 3) : []).filter((ns, i, all) => all.indexOf(ns) === i && ns >= least && ns <= most)
         .map((ns) => shape("g", {}, shape("line", { x1: ROOM.left, x2: chartWide - ROOM.right, y1: y(ns), y2: y(ns), stroke: "var(--tg-line)" }), text(ROOM.left - 4, y(ns) + 4, "end", duration(ns)))),
-      ...ends(low / 0.8, high / 1.25, facts.now?.[0], x), text((chartWide + (facts.proposal ? 0 : ROOM.left)) / 2, CHART_HIGH - 3, "middle", `memory${facts.now ? `; ◇ ${facts.now_words}` : ""}${facts.proposal ? " □ proposed" : ""}`),
+      text(2, 9, "start", "mean run"), ...ends(low / 0.8, high / 1.25, facts.now?.[0], x), text((chartWide + (facts.proposal ? 0 : ROOM.left)) / 2, CHART_HIGH - 3, "middle", `memory${facts.now ? `; ◇ ${facts.now_words}` : ""}${facts.proposal ? " □ proposed" : ""}`),
     ];
     const budget = isOn(facts.budget) && shape("line", { x1: x(facts.budget), x2: x(facts.budget), y1: ROOM.top, y2: floor, stroke: "var(--tg-bad)", "stroke-dasharray": "6 3", "pointer-events": "none" });
+    const focused = [...chart.querySelectorAll(".tg-point")].indexOf(document.activeElement);
     chart.replaceChildren(svg(CHART_HIGH, facts.label, shape("defs", {}, hatch), ...lines,
       facts.refused > low && shape("rect", { x: ROOM.left, y: ROOM.top, width: Math.max(x(facts.refused) - ROOM.left, 0), height: floor - ROOM.top, fill: "url(#tg-hatch)" }, shape("title", {}, `nothing fits in ${bytes(facts.refused)}`)),
       line(proved.flatMap((i, k) => [[x(budgets[proved[k - 1] ?? i]), y(bounds[i])], [x(budgets[i]), y(bounds[i])]]), "bad", { "stroke-dasharray": "5 3" }),
-      line(sizes.flatMap((size, i) => [[x(size), y(times[i - 1] ?? times[i])], [x(size), y(times[i])]]), "mark"),
-      reference(facts.greedy, "greedy", "soft", "3 3"), reference(facts.bound, "bound", "bad", "5 3", -9), budget, field, pointer, told, ...points, mark(facts.now, DIAMOND, "ink", facts.now_words), mark(facts.proposal, SQUARE, "mark", "proposed")));
+      line(fresh.flatMap((i, k) => [[x(sizes[i]), y(times[fresh[k - 1] ?? i])], [x(sizes[i]), y(times[i])]]), "mark"),
+      greedy(facts.greedy), reference(facts.bound, "bound", "bad", "5 3", -9), budget, field, pointer, told, ...points, mark(facts.now, DIAMOND, "ink", facts.now_words), mark(facts.proposal, SQUARE, "mark", "proposed")));
+    points[focused]?.focus({ preventScroll: true });
     place.style.setProperty("--tg-chart", "1");
     slider(low, high, facts, ask);
   }
 
-  // The same as a slider, for keys; it searches when it is let go.
-  const range = make("input", { type: "range", min: 0, max: 100, class: "tg-budget", "aria-label": "memory budget" });
+  // The same as a slider, for keys; it searches when it was let go for a moment: each key is a change.
+  const range = make("input", { type: "range", min: 0, max: 100, class: "tg-budget", "data-asks": "", "aria-label": "memory budget", title: "searches within another budget, a moment after it was let go" });
   chart.after(range);
+  let settles = 0;
+  scene.dispose.push(() => clearTimeout(settles));
   function slider(low, high, facts, ask) {
     const sizeOf = (value) => low * (high / low) ** (value / 100);
     range.hidden = !facts.can_search;
     if (document.activeElement !== range) range.value = (100 * Math.log((facts.budget ?? facts.now?.[0] ?? high) / low)) / Math.log(high / low);
-    range.oninput = () => { range.setAttribute("aria-valuetext", bytes(sizeOf(range.value))); scene.say(`budget ${bytes(sizeOf(range.value))}`); };
-    range.onchange = () => ask(sizeOf(range.value));
+    range.oninput = () => { range.setAttribute("aria-valuetext", bytes(sizeOf(range.value))); scene.say(`budget ${bytes(sizeOf(range.value))}: let go to search within it`); };
+    range.onchange = () => { const size = sizeOf(range.value); clearTimeout(settles); settles = setTimeout(() => ask(size), SETTLED_MS); };
   }
 
   // --- the search ---------------------------------------------------------------------------------
@@ -92,18 +109,26 @@ export function frontierPanel(scene, place) {
   function progress(data) {
     const { facts } = data, seconds = [...data.told_seconds], best = [...data.told_best], bound = [...data.told_bound];
     run.hidden = !seconds.length && !facts.is_running;
+    for (const one of [run, windows, list]) one.classList.toggle("tg-old", facts.is_old);
     const gap = facts.bound ? `gap ${(100 * Math.max(facts.best / facts.bound - 1, 0)).toFixed(1)}%` : "";
     const rate = facts.rate ? `${facts.rate.toFixed(1)} steps a second` : "";
-    numbers.textContent = facts.is_running ? [`${facts.phase}: ${facts.message || "starting"}`, gap, rate].filter(Boolean).join(" · ") : facts.state || gap || scene.data.header?.facts.gap || "";
+    numbers.textContent = facts.is_running ? [`${facts.phase}: ${facts.message || "starting"}`, gap, rate].filter(Boolean).join(" · ") : (facts.is_old ? `${OLD}: ` : "") + (facts.state || gap || scene.data.header?.facts.gap || "");
     numbers.title = numbers.textContent;
     if (!seconds.length) { run.replaceChildren(make("p", { class: "tg-soft" }, facts.is_running ? "the first plan is on its way" : "")); return; }
     const known = [...best, ...bound].filter((ns) => ns > 0), most = Math.max(...known), least = Math.min(...known, 0.75 * most), end = Math.max(seconds.at(-1), 1);
     const x = (s) => ROOM.left + (s / end) * (chartWide - ROOM.left - ROOM.right), y = (ns) => RUN_HIGH - 24 - ((ns - least) / (most - least)) * (RUN_HIGH - 32);
     const stepped = (values) => values.flatMap((ns, i) => (ns > 0 ? [[x(seconds[i]), y(values[i - 1] > 0 ? values[i - 1] : ns)], [x(seconds[i]), y(ns)]] : []));
+    const ended = facts.unit === "s" ? `${Number(end.toPrecision(3))} s` : counted(end, "step");
     const phases = [...data.phase_from].map((s, i) => shape("rect", { x: x(s), y: RUN_HIGH - 20, width: Math.max(x(data.phase_from[i + 1] ?? end) - x(s), 1), height: 6, fill: `var(--tg-${PHASE_COLOURS[data.phase[i]] ?? "soft"})` }, shape("title", {}, data.phase[i])));
     run.replaceChildren(svg(RUN_HIGH, `search: ${facts.state}`, text(ROOM.left - 4, y(most) + 4, "end", duration(most)), text(ROOM.left - 4, y(least) + 2, "end", duration(least)),
       line(stepped(bound), "bad", { "stroke-dasharray": "5 3" }), line(stepped(best), "mark"), ...phases,
-      text(ROOM.left, RUN_HIGH - 3, "start", [...new Set(data.phase)].join(" → ")), text(chartWide - ROOM.right, RUN_HIGH - 3, "end", facts.unit === "s" ? `${Number(end.toPrecision(3))} s` : counted(end, "step"))));
+      text(ROOM.left, RUN_HIGH - 3, "start", phasesIn([...new Set(data.phase)], ended)), text(chartWide - ROOM.right, RUN_HIGH - 3, "end", ended)));
+  }
+
+  // What it did, beside the time that it took; where that has no room, what it did last.
+  function phasesIn(names, beside) {
+    const letters = (chartWide - ROOM.left - ROOM.right) / LETTER_WIDE - beside.length - 2;
+    return [" → ", " "].map((between) => names.join(between)).find((told) => told.length <= letters) ?? names.at(-1);
   }
 
   // A row a window, the last one on top: the values that were decided anew, where the graph has them.
@@ -121,24 +146,45 @@ export function frontierPanel(scene, place) {
         shape("rect", { class: "tg-row", x: 0, y, width: chartWide, height: ROW_HIGH, fill: "transparent" }), shape("path", { d: marks, fill: colour }), shape("title", {}, words),
         gain > 0 && text(chartWide - 2, y + ROW_HIGH - 1, "end", `−${(100 * gain).toPrecision(2)}%`, { "font-size": 9 }));
     };
+    const titled = (one, words) => { one.append(shape("title", {}, words)); return one; };
     const shown = Array.from({ length: rows }, (_, k) => row(count - 1 - k));
-    windows.replaceChildren(svg(high, `values decided anew: ${count} windows`, text(4, 10, "start", "decided anew, first value to last; the latest on top", { "font-size": 10 }), ...shown));
+    windows.replaceChildren(svg(high, `values decided anew: ${count} windows`, titled(text(4, 10, "start", "looked at again; the latest on top", { "font-size": 10 }), WINDOWS), ...shown));
   }
 
-  // Plans that were laid out: a click proposes one.
+  // Plans that were laid out: a click proposes one. The best one is marked, and why it counts as better
+  // than faster ones stands below.
   function candidates(data) {
     const rows = [...data.try_time.keys()], by = { time: data.try_time, size: data.try_size, kept: data.try_kept, parts: data.try_parts }[order];
     list.hidden = !rows.length;
     rows.sort((a, b) => by[a] - by[b]);
+    const whys = [...new Set(rows.map((i) => data.try_why[i]).filter(Boolean))], noted = (i) => (data.try_best[i] ? "✓" : data.try_why[i] ? NOTES[whys.indexOf(data.try_why[i])] : "");
+    const time = (i) => {
+      const number = data.try_number[i], words = `${aligned(duration(data.try_time[i]))}${noted(i)}`, isBest = data.try_best[i];
+      if (number < 0) return make("span", { title: "the best plan; it was laid out anew" }, words);
+      return make("button", { type: "button", class: "tg-open", title: data.try_why[i] ? `faster, and not taken: ${data.try_why[i]}` : isBest ? "the best plan" : "propose this plan", onclick: () => scene.act("candidate", { number }) }, words);
+    };
     const head = (name, key) => make("th", { "aria-sort": order === key ? "ascending" : "none" }, make("button", { type: "button", onclick: () => { order = key; candidates(data); } }, name));
     refill(list, make("table", { class: "tg-matrix tg-candidates" }, make("tr", {}, head("mean run", "time"), head("arena", "size"), head("kept", "kept"), head("parts", "parts")),
-      ...rows.map((i) => make("tr", {}, make("td", {}, make("button", { type: "button", class: "tg-open", title: "propose this plan", onclick: () => scene.act("candidate", { number: i }) }, duration(data.try_time[i]))),
-        make("td", {}, bytes(data.try_size[i])), make("td", {}, String(data.try_kept[i])), make("td", {}, String(data.try_parts[i]))))));
+      ...rows.map((i) => make("tr", data.try_best[i] ? { class: "tg-best" } : {}, make("td", {}, time(i)),
+        make("td", {}, aligned(bytes(data.try_size[i]))), make("td", {}, String(data.try_kept[i])), make("td", {}, String(data.try_parts[i]))))),
+      ...whys.map((why, k) => make("p", { class: "tg-soft tg-note" }, `${NOTES[k]} not taken: ${why}`)));
   }
 
   const fitting = () => Math.min(Math.max(chart.clientWidth || chartWide, LEAST_WIDE), MOST_WIDE);
+  // A press ends on what it began on: a search tells of itself ten times a second, and what is drawn
+  // anew between down and up is not clicked.
+  let isPressed = false, isDue = false;
+  place.addEventListener("pointerdown", () => { isPressed = true; });
+  const released = () => { isPressed = false; setTimeout(() => { if (isDue) load(); }); };
+  for (const event of ["pointerup", "pointercancel"]) {
+    addEventListener(event, released);
+    scene.dispose.push(() => removeEventListener(event, released));
+  }
+
   function load() {
     const data = scene.data.frontier;
+    isDue = isPressed;
+    if (isDue) return;
     place.hidden = !data;
     if (!data) return;
     chartWide = fitting();
@@ -146,9 +192,9 @@ export function frontierPanel(scene, place) {
     controls.hidden = !facts.can_search;
     start.hidden = facts.is_running;
     start.textContent = facts.is_new ? "search" : "resume";
-    stop.disabled = !facts.is_running;
-    fork.disabled = facts.is_new;
-    if (!place.querySelector(".tg-point:focus")) frontier(data);
+    stop.disabled = scene.isLost || !facts.is_running;
+    fork.disabled = scene.isLost || facts.is_new;
+    frontier(data);
     progress(data);
     neighbourhoods(data);
     candidates(data);

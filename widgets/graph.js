@@ -3,7 +3,7 @@ import { bytes, Camera, copied, duration, fitted, framed, make, shortened } from
 import { FATE_LOOKS } from "./memory.js";
 import { blend } from "./raster.js";
 
-const ACROSS = 168, DOWN = 58, WIDE = 152, HIGH = 40, GAP = DOWN - HIGH, MOST_EDGES = 25000, MOST_FOUND = 40;
+const ACROSS = 168, DOWN = 58, WIDE = 152, HIGH = 40, GAP = DOWN - HIGH, MOST_EDGES = 25000, MOST_FOUND = 40, SIDE = (ACROSS - WIDE) / 2, MOST_SPAN = 60, NEAREST = 3 * ACROSS, LONG = Infinity; // beside a box; how long an edge is led, and how far aside
 const LEAVES = { input: "input", state: "scratch", output: "good" };
 const KEYS_OF_GRAPH = "Keys: up and down go to what a node reads and to who reads it, left and right to its neighbours, " +
   "plus and minus zoom, shift with arrows moves the picture, 0 shows all, / searches, escape clears.";
@@ -12,14 +12,14 @@ const KEYS_OF_GRAPH = "Keys: up and down go to what a node reads and to who read
 const titled = (pen, text, room) => shortened(pen, pen.measureText(text).width <= room ? text : text.replace(/ [a-z]+\d*\[/, " ["), room, true);
 
 export function graphPanel(scene, place_) {
-  let data = null, facts = {}, camera = null, reads = [], readBy = [], memberOf = new Map(), byLine = [], around = [], isPlaced = false, hovered = -1, most = 1;
+  let data = null, facts = {}, camera = null, reads = [], readBy = [], memberOf = new Map(), byLine = [], around = [], lanes = new Map(), isPlaced = false, hovered = -1, most = 1;
   const look = scene.colours;
   const button = (name, title, call) => make("button", { type: "button", title, onclick: call }, name);
   const seen = make("span", { class: "tg-soft tg-grow tg-line" }), canvas = make("canvas", { tabindex: 0, role: "application", class: "tg-fill" }), meanings = make("ul", { class: "tg-legend" });
-  const fold = button("", "equal layers once, or each for itself", () => scene.act("fold"));
+  const fold = scene.asking("", "equal layers once, or each for itself", () => scene.act("fold"));
   const colour = make("select", { "aria-label": "colours", onchange: () => { legend(); draw(); } }, ...["kind", "time", "what a run does", "what is kept"].map((name) => make("option", {}, name)));
   place_.append(make("div", { class: "tg-bar" }, colour, fold, button("all", "the whole graph (0)", () => { camera.all(); draw(); }),
-    button("copy DOT", "Graphviz source of the graph", () => scene.ask("dot").then((text) => copied(text, seen), (error) => scene.say(error.message, "no"))), seen), canvas, meanings);
+    scene.asking("copy DOT", "Graphviz source of the graph", () => scene.ask("dot").then((text) => copied(text, scene.say), (error) => scene.say(error.message, "no"))), seen), canvas, meanings);
 
   const size = fitted(canvas, () => { place(); draw(); }, scene.dispose);
   const draw = framed(paint);
@@ -38,6 +38,7 @@ export function graphPanel(scene, place_) {
       readBy[data.edge[i]].push(data.edge[i + 1]);
     }
     memberOf = new Map();
+    lanes = new Map();
     byLine = [];
     data.name.forEach((_, i) => {
       (byLine[data.y[i]] ??= []).push(i);
@@ -60,7 +61,7 @@ export function graphPanel(scene, place_) {
 
   function follow() {
     const first = memberOf.get(scene.nodes[0]);
-    if (first !== undefined) { if (camera) show(first); tell(first); }
+    if (first !== undefined) { show(first); tell(first); }
     draw();
   }
 
@@ -132,6 +133,28 @@ export function graphPanel(scene, place_) {
     });
   }
 
+  const curve = (pen, x0, y0, x1, y1, scale) => { const bend = Math.max((y1 - y0) / 2, 6 * scale); pen.bezierCurveTo(x0, y0 + bend, x1, y1 - bend, x1, y1); };
+
+  // Where an edge that would run behind boxes goes down beside them: the nearest gap that is free all
+  // the way; null where it meets none. Where it is long, or no gap is near, it is LONG: its ends alone
+  // are drawn until one of them is chosen.
+  function laneOf(a, b) {
+    const key = a * data.name.length + b;
+    if (!lanes.has(key)) lanes.set(key, lane(a, b));
+    return lanes.get(key);
+  }
+  function lane(a, b) {
+    const from = data.y[a], span = data.y[b] - from, between = [];
+    if (span < 2) return null;
+    if (span > MOST_SPAN) return LONG;
+    for (let line = from + 1; line < data.y[b]; line++) for (const i of byLine[line] ?? []) between.push(i);
+    const x0 = middle(a), x1 = middle(b), at = (line) => { const t = (line - from) / span; return x0 + (x1 - x0) * t * t * (3 - 2 * t); };
+    const meets = (i, x) => left(i) - 2 < x && x < left(i) + WIDE + 2;
+    if (!between.some((i) => meets(i, at(data.y[i])))) return null;
+    const gaps = [...new Set(between.flatMap((i) => [left(i) - SIDE, left(i) + WIDE + SIDE]))].sort((a, b) => Math.abs(2 * a - x0 - x1) - Math.abs(2 * b - x0 - x1));
+    return gaps.find((x) => Math.abs(2 * x - x0 - x1) < 2 * NEAREST && !between.some((i) => meets(i, x))) ?? LONG;
+  }
+
   function edges(pen, scale, first, last, marked) {
     const near = [], lit = [];
     for (let e = 0; e < data.edge.length && near.length < MOST_EDGES; e += 2) {
@@ -147,9 +170,14 @@ export function graphPanel(scene, place_) {
       for (let p = 0; p < pairs.length; p += 2) {
         const x0 = camera.x(middle(pairs[p])), y0 = camera.y(top(pairs[p]) + HIGH);
         const x1 = camera.x(middle(pairs[p + 1])), y1 = camera.y(top(pairs[p + 1]));
-        const bend = Math.max((y1 - y0) / 2, 6 * scale);
+        const a = pairs[p], b = pairs[p + 1], lane = laneOf(a, b);
         pen.moveTo(x0, y0);
-        pen.bezierCurveTo(x0, y0 + bend, x1, y1 - bend, x1, y1);
+        if (lane === LONG && pairs === near) { const end = 0.5 * GAP * scale; pen.lineTo(x0, y0 + end); pen.moveTo(x1, y1 - end); pen.lineTo(x1, y1); continue; }
+        if (lane === null || lane === LONG) { curve(pen, x0, y0, x1, y1, scale); continue; }
+        const x = camera.x(lane), down = camera.y((data.y[a] + 1) * DOWN), up = camera.y(data.y[b] * DOWN - GAP);
+        curve(pen, x0, y0, x, down, scale);
+        pen.lineTo(x, up);
+        curve(pen, x, up, x1, y1, scale);
       }
       pen.stroke();
     }
@@ -202,6 +230,7 @@ export function graphPanel(scene, place_) {
       "what a run does": () => Object.entries(FATE_LOOKS).filter(([fate]) => fates.has(fate)).map(([fate, [colour_]]) => box(fate, `background:color-mix(in srgb,var(--tg-${colour_}) 55%,var(--tg-paper))`)),
       "what is kept": () => [box("kept through every run", "background:color-mix(in srgb,var(--tg-retained) 60%,var(--tg-paper))")],
     }[colour.value]();
+    if (data.edge.some((_, e) => e % 2 && data.y[data.edge[e]] - data.y[data.edge[e - 1]] > MOST_SPAN)) shown.push(make("li", { title: "choose a node, and all of its edges are drawn" }, "ends alone: an edge over many lines"));
     if (facts.blocks.length && facts.is_folded) shown.push(make("li", {}, make("span", { style: "color:var(--tg-slice)" }, "╱╲"), " modelled time, layer by layer"));
     meanings.replaceChildren(...shown.filter(Boolean));
   }
@@ -286,6 +315,7 @@ export function graphPanel(scene, place_) {
   }
 
   function show(i) {
+    if (!camera) return; // its tab was not opened yet
     const v = camera.view, x = middle(i), y = top(i);
     if (x < v.x0 || x > v.x1 || y < v.y0 || y > v.y1 - HIGH) {
       const wide = v.x1 - v.x0, high = v.y1 - v.y0;

@@ -17,7 +17,7 @@ export function inspectorPanel(scene, place) {
   let data = null, plane = null;
 
   const section = (title, ...children) => make("section", {}, make("h4", {}, title), ...children);
-  const button = (name, title, what) => make("button", { type: "button", title, onclick: () => scene.act(what, { node: data.facts.node }) }, name);
+  const button = (name, title, what) => scene.asking(name, title, () => scene.act(what, { node: data.facts.node }));
 
   function load() {
     data = scene.data.inspector;
@@ -56,8 +56,8 @@ export function inspectorPanel(scene, place) {
       ...(canChange ? [make("div", { class: "tg-bar" }, button("retain", "keep it through every run (p)", "pin"), button("drop", "do not keep it between runs (d)", "drop"))] : [])),
       section("Why", ...facts.why.map((line, i) => make("p", i ? { class: "tg-soft" } : {}, line))),
       ...(fates.length ? [section("What runs do to it", make("ol", { class: "tg-list" }, ...fates))] : []),
-      ...(data.shape ? [section("Its elements", make("p", { class: "tg-soft tg-line", title: facts.title }, `${facts.plane}, ${facts.title}`), canvas, elements(), dimensions(), pointed)] : []),
-      ...(kernels.length ? [section("Kernels for its part of the run (✓: taken)", make("table", { class: "tg-facts" }, ...kernels))] : []));
+      ...(data.shape ? [section(`Its elements${facts.of}`, make("p", { class: "tg-soft tg-line", title: facts.title }, `${facts.plane}, ${facts.title}`), canvas, elements(), dimensions(), pointed)] : []),
+      ...(kernels.length ? [section(`Kernels for its part of the run${facts.of} (✓: taken)`, make("table", { class: "tg-facts" }, ...kernels))] : []));
   }
 
   // --- elements -----------------------------------------------------------------------------------

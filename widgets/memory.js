@@ -5,13 +5,13 @@
 //   layers         on the same axis
 //
 // What a gesture would do is drawn here at once; whether it may be done, Python says.
-import { Camera, bytes, counted, duration, fitted, framed, make, shortened, stepsOf, ticks } from "./common.js";
+import { Camera, bytes, counted, duration, fitted, framed, make, shared, shortened, stepsOf, ticks } from "./common.js";
 import { blend, DIAGONAL, DOTS, LINES, PLAIN, Raster } from "./raster.js";
 
-const ALIGNMENT = 64, MOST_NAMES = 1500, MOST_ARROWS = 60, MOST_GHOSTS = 400, SLOW_MS = 20, BAND = 0.09;
+const ALIGNMENT = 64, MOST_NAMES = 1500, MOST_ARROWS = 60, MOST_GHOSTS = 400, SLOW_MS = 20, BAND = 0.09, PALE = 0.78, STRONG = 0.12; // of paper in a colour: what a run leaves alone, and all else
 export const KIND_TEXTURES = { input: PLAIN, retained: LINES, partial: DIAGONAL, slice: PLAIN, scratch: DOTS };
 export const FATE_LOOKS = {
-  untouched: ["soft", PLAIN, "neither needed nor changed"], changed: ["input", PLAIN, "new in this run"], recomputed: ["slice", PLAIN, "computed in this run"],
+  untouched: ["soft", PLAIN, "neither needed nor changed; or what a kernel uses beside it"], changed: ["input", PLAIN, "new in this run"], recomputed: ["slice", PLAIN, "computed in this run"],
   extended: ["scratch", DOTS, "computed in part, the rest still there"], reused: ["retained", LINES, "needed, and still there"],
   stale: ["partial", DIAGONAL, "changed, and not made right again"], destroyed: ["bad", DIAGONAL, "written over by others in this run"],
 };
@@ -245,7 +245,7 @@ export function memoryPanel(scene, place) {
 
   function styles() {
     const paper = colours.rgb("paper"), ink = colours.isDark ? [0, 0, 0] : [20, 24, 30];
-    const looks = isFate() ? FATE_NAMES.map((name) => [FATE_LOOKS[name][0], FATE_LOOKS[name][1], name === "untouched" ? 0.78 : 0.12]) : data.facts.kinds.map((kind) => [kind, KIND_TEXTURES[kind], 0.12]);
+    const looks = isFate() ? FATE_NAMES.map((name) => [FATE_LOOKS[name][0], FATE_LOOKS[name][1], name === "untouched" ? PALE : STRONG]) : data.facts.kinds.map((kind) => [kind, KIND_TEXTURES[kind], STRONG]);
     const list = looks.map(([name, texture, paler]) => { const fill = blend(colours.rgb(name), paper, paler); return { fill, edge: blend(fill, ink, 0.35), texture }; });
     return [list, list.map(({ fill }) => ({ fill: blend(fill, paper, 0.82), edge: blend(fill, paper, 0.7), texture: PLAIN }))];
   }
@@ -322,6 +322,7 @@ export function memoryPanel(scene, place) {
     const { left, top: above, width, height } = camera.box, y = above + height + 3, h = 15;
     pen.save();
     pen.beginPath(); pen.rect(left, y, width, h); pen.clip();
+    const prefix = shared(data.layer.filter((name) => /\d$/.test(name))); // where names have no room, their numbers do
     for (let i = 0; i < data.layer.length; i++) {
       const x = camera.x(at[data.layer_start[i]]), wide = camera.x(at[data.layer_stop[i]]) - x;
       if (x > left + width || x + wide < left) continue;
@@ -329,7 +330,8 @@ export function memoryPanel(scene, place) {
       pen.fillRect(x, y, Math.max(wide - 1, 1), h);
       const begin = Math.max(x, left) + 3, room = Math.min(x + wide, left + width) - begin - 3;
       pen.fillStyle = colours.colour("ink");
-      if (room > 18 && data.layer[i]) pen.fillText(shortened(pen, data.layer[i], room), begin, y + 12);
+      const told = pen.measureText(data.layer[i]).width <= room ? data.layer[i] : data.layer[i].replace(prefix, "");
+      if (told && (room > 18 || pen.measureText(told).width <= room)) pen.fillText(shortened(pen, told, room), begin, y + 12);
     }
     pen.restore();
   }
@@ -430,9 +432,11 @@ export function memoryPanel(scene, place) {
   }
 
   function legend() {
-    const swatch = (name, texture) => make("i", { class: ["", "tg-lines", "tg-diagonal", "tg-dots"][texture], style: `background-color:var(--tg-${name})` });
+    const swatch = (name, texture, paler = STRONG) => make("i", { class: ["", "tg-lines", "tg-diagonal", "tg-dots"][texture], style: `background-color:color-mix(in srgb,var(--tg-${name}) ${100 - 100 * paler}%,var(--tg-paper))` });
+    const isUntouched = () => data.name.some((_, i) => kindOf(i) !== "scratch" && fateOf(i) === "untouched");
     const there = new Set(styleOf);
-    const items = isFate() ? FATE_NAMES.flatMap((name, f) => (there.has(f) && f ? [make("li", { title: FATE_LOOKS[name][2] }, swatch(FATE_LOOKS[name][0], FATE_LOOKS[name][1]), name)] : []))
+    const fateItem = (name) => make("li", { title: FATE_LOOKS[name][2] }, swatch(FATE_LOOKS[name][0], FATE_LOOKS[name][1], name === "untouched" ? PALE : STRONG), name === "untouched" && !isUntouched() ? "scratch" : name);
+    const items = isFate() ? [...FATE_NAMES.slice(1), FATE_NAMES[0]].filter((name) => there.has(FATE_NAMES.indexOf(name))).map(fateItem)
       : data.facts.kinds.flatMap((kind, k) => (there.has(k) ? [make("li", { title: data.facts.meanings[k] }, swatch(kind, KIND_TEXTURES[kind]), kind)] : []));
     if (data.ghost) items.push(make("li", {}, `dashed: ${data.facts.ghost_words}`));
     if (data.facts.is_bound) items.push(make("li", { title: "the graph would tell when it is last read" }, "a slice is drawn until its bytes are used again"));

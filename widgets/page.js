@@ -1,5 +1,5 @@
 // The screen without a kernel: what depends on the choice is written down beside it, node by node and class by class.
-import { render } from "./screen.js";
+import { showScreen } from "./screen.js";
 
 const ALONE_HERE = "no kernel listens here; open the plan in a notebook: tgbench.views.explore(\"plan.json\")";
 
@@ -27,7 +27,7 @@ class Recorded {
 
 function unpacked(text) { return new DataView(Uint8Array.from(atob(text), (c) => c.charCodeAt(0)).buffer); }
 
-export function openPage(place, written) { return render({ model: new Recorded(written), el: place }); }
+export function openPage(place, written) { return showScreen({ model: new Recorded(written), el: place }); }
 
 const written = document.getElementById("written");
 if (written) openPage(document.getElementById("screen"), JSON.parse(written.textContent));

@@ -2,7 +2,9 @@
 import { framed, make, refill, shape } from "./common.js";
 
 const LINE = 24, BEYOND = 8, APART = 170, DEEP = 34, LEFT = 16, TOP = 40, LETTERS = 22;
-const WAYS = ["graph", "a run", "measured", "calls", "kept at most", "by"];
+const WAYS = ["graph", "a run", "more", "measured", "calls", "kept at most", "by"];
+
+const TITLES = { more: "than the first path takes", measured: "the share of its time that stands on measurements of its kernels" };
 
 const cut = (text) => (text.length <= LETTERS ? text : `${text.slice(0, LETTERS - 1)}…`);
 const lettered = (text, attributes) => shape("text", attributes, cut(text), shape("title", {}, text));
@@ -29,21 +31,21 @@ function railway({ decisions, stops, lines }) {
 
 export function pathsPanel(scene, place) {
   let asking = false, known = 0;
-  const button = (name, title, what) => make("button", { type: "button", title, onclick: () => scene.act(what) }, name);
+  const button = (name, title, what) => scene.asking(name, title, () => scene.act(what));
   const find = button("find the ways", "look for other ways to compute the graph: a few seconds", "ways");
   const measure = button("measure the next 50", "time the kernels of the first paths, where nothing is known of them", "measure");
   const halt = button("stop", "after the path that is measured now", "halt");
   const take = button("plan with this", "compute by the chosen path, with a plan for it", "take");
   const told = make("span", { class: "tg-soft tg-line tg-grow", role: "status" }), differs = make("p", { class: "tg-soft tg-line" });
   const map = make("div", { class: "tg-map", tabindex: 0, "aria-label": "decisions, by paths" });
-  const head = make("div", { class: "tg-row tg-way tg-soft" }, ...WAYS.map((name) => make("span", {}, name)));
+  const head = make("div", { class: "tg-row tg-way tg-soft" }, ...WAYS.map((name) => make("span", { title: TITLES[name] }, name)));
   const body = make("div", { class: "tg-rows" }), scroll = make("div", { class: "tg-program", tabindex: 0, role: "listbox", "aria-label": "paths, the cheapest first" }, body);
   place.append(make("div", { class: "tg-bar" }, find, measure, halt, take, told), map, differs, head, scroll);
 
   function load() {
     const facts = scene.data.paths?.facts ?? {}, isFound = Boolean(facts.is_found);
     find.hidden = isFound;
-    find.disabled = measure.disabled = take.disabled = Boolean(facts.doing);
+    find.disabled = measure.disabled = take.disabled = scene.isLost || Boolean(facts.doing);
     measure.hidden = take.hidden = map.hidden = head.hidden = scroll.hidden = differs.hidden = !isFound;
     halt.hidden = !facts.doing?.startsWith("measuring");
     told.textContent = told.title = facts.doing || facts.label || "";
@@ -60,7 +62,7 @@ export function pathsPanel(scene, place) {
     const data = scene.data.paths, { chosen, in_force: now } = data.facts;
     const first = Math.max(Math.floor(scroll.scrollTop / LINE) - BEYOND, 0);
     const last = Math.min(Math.ceil((scroll.scrollTop + (scroll.clientHeight || 300)) / LINE) + BEYOND, known);
-    const cells = (i) => [Number(data.place[i]).toLocaleString("en-US"), data.time[i], data.measured[i], data.calls[i], data.kept[i], `${Number(data.place[i]) === now ? "in force: " : ""}${data.by[i]}`];
+    const cells = (i) => [Number(data.place[i]).toLocaleString("en-US"), data.time[i], data.more[i], data.measured[i], data.calls[i], data.kept[i], `${Number(data.place[i]) === now ? "in force: " : ""}${data.by[i]}`];
     const row = (i) => make("div", { class: "tg-row tg-way", role: "option", "aria-selected": String(Number(data.place[i]) === chosen), style: `top:${i * LINE}px`, title: data.by[i], onclick: () => choose(i) },
       ...cells(i).map((text) => make("span", {}, text)));
     body.replaceChildren(...Array.from({ length: Math.max(last - first, 0) }, (_, i) => row(first + i)));

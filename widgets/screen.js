@@ -12,6 +12,7 @@ import { programPanel } from "./program.js";
 const BUFFERS = ["header", "memory", "fates", "graph", "program", "paths", "compare", "frontier", "inspector", "classes"];
 const AREAS = { left: ["frontier"], centre: ["memory", "graph", "program", "paths", "compare"], bottom: ["classes"], right: ["inspector"] };
 const DRAWN = { memory: memoryPanel, graph: graphPanel, program: programPanel, paths: pathsPanel, compare: comparePanel, frontier: frontierPanel, inspector: inspectorPanel, classes: classesPanel };
+const GONE = "the kernel that made this view is gone; run its cell again";
 const HIGHEST = 720, ALONE = 520, NARROW = 900, SLIM = 560;
 
 // What panels share: buffers, colours, who is chosen, questions, the line that says what came of one.
@@ -31,7 +32,11 @@ function sceneOf(model, root, said, dispose) {
     on(events, call) { for (const event of events.split(" ")) calls.set(event, [...(calls.get(event) ?? []), call]); },
     tell(event) { for (const call of calls.get(event) ?? []) call(); },
     say(words, kind = "") { said.textContent = words; said.className = `tg-said${kind ? ` tg-${kind}` : ""}`; said.title = words; },
-    ask: (what, request) => ask(model, what, request),
+    // Without a kernel nobody answers: what would ask is switched off, and says why.
+    isLost: false,
+    lose() { scene.isLost = true; root.classList.add("tg-lost"); for (const one of root.querySelectorAll("[data-asks]")) one.disabled = true; },
+    ask: (what, request) => (scene.isLost ? Promise.reject(new Error(GONE)) : ask(model, what, request)),
+    asking: (name, title, call) => make("button", { type: "button", title, "data-asks": "", disabled: scene.isLost, onclick: call }, name),
     // A gesture: what comes of it is said.
     act(what, request = {}) {
       scene.say("…");
@@ -63,7 +68,7 @@ function sceneOf(model, root, said, dispose) {
 
 function headerPanel(scene, place, said) {
   const numbers = make("div", { class: "tg-numbers" });
-  const button = (name, title, call) => make("button", { type: "button", title, onclick: call }, name);
+  const button = scene.asking;
   const search = make("input", { type: "search", placeholder: "find nodes", "aria-label": "find nodes", oninput: () => scene.find(search.value), onkeydown: (event) => {
     if (event.key === "Escape") { search.value = ""; scene.find(""); }
     if (event.key === "Enter") { const all = scene.data.memory?.name ?? scene.data.graph?.member ?? [], found = all.find((name) => name.toLowerCase() === scene.wanted) ?? all.find(scene.isWanted); if (found) scene.choose([found]); }
@@ -71,14 +76,14 @@ function headerPanel(scene, place, said) {
   scene.search = search;
   const use = button("use it", "put the proposed plan in force", () => scene.act("use"));
   const dismiss = button("dismiss", "do not propose it any more", () => scene.act("dismiss"));
-  const undo = button("undo", "take the last change back", () => scene.act("undo"));
+  const undo = button("undo", "take the last change back; or put the plan in force again that was before", () => scene.act("undo"));
   const save = button("export", "the plan as a file", () => scene.ask("json").then(({ name, text }) => {
     const link = make("a", { href: URL.createObjectURL(new Blob([text], { type: "application/json" })), download: name });
     link.click();
     setTimeout(() => URL.revokeObjectURL(link.href), 10000);
     scene.say(`${name}: ${text.length} characters`);
   }, (error) => scene.say(error.message, "no")));
-  const code = button("code", "what was done here, as Python", () => scene.ask("code").then((text) => copied(text, said), (error) => scene.say(error.message, "no")));
+  const code = button("code", "what was done here, as Python", () => scene.ask("code").then((text) => copied(text, scene.say), (error) => scene.say(error.message, "no")));
   const beside = button("beside", "show this screen beside the notebook too", () => scene.act("beside"));
   place.append(numbers, said, search, use, dismiss, undo, save, code, beside);
   const draw = () => {
@@ -86,7 +91,7 @@ function headerPanel(scene, place, said) {
     place.hidden = !facts;
     if (!facts) return;
     const soft = (text) => make("span", { class: "tg-soft" }, text), bold = (text, of, title) => make("span", { title }, make("b", {}, text), soft(of));
-    const parts = [facts.time && bold(facts.time, " a run", `mean run, ${facts.stale || "measured times"}`), facts.size && bold(facts.size, "", "memory that runs write to, of the budget"), facts.gap && make("span", { title: "how far from the best that is known to be possible" }, facts.gap)];
+    const parts = [facts.time && bold(facts.time, facts.stale ? " modelled" : " expected", `a mean run as the plan expects it, of ${facts.stale || "measured calls"}; what runs took is in the table of classes`), facts.size && bold(facts.size, "", "memory that runs write to, of the budget"), facts.gap && make("span", { title: "how far from the best that is known to be possible" }, facts.gap)];
     refill(numbers, ...parts.filter(Boolean).flatMap((one, i) => (i ? [soft(" · "), one] : [one])),
       make("span", { class: `tg-badge${facts.is_proposal ? " tg-proposed" : ""}`, title: facts.words }, facts.state),
       ...(facts.faster ? [soft(` ${facts.faster}, ${facts.smaller}`)] : []));
@@ -152,7 +157,8 @@ function sized(root, el, isBench, dispose) {
   dispose.push(() => { watch.disconnect(); removeEventListener("resize", fit); });
 }
 
-export function render({ model, el }) {
+// Not named after what anywidget calls: it takes that from the default export alone.
+export function showScreen({ model, el }) {
   const dispose = [], panels = model.get("panels") ?? [], isBench = panels.length > 3;
   const root = make("div", { class: `tg-view${isBench ? " tg-bench" : ""}`, role: "group" });
   const gone = make("p", { class: "tg-gone", role: "status", hidden: true }), table = make("div", { class: "tg-hidden" });
@@ -176,7 +182,7 @@ export function render({ model, el }) {
   const describe = () => { root.setAttribute("aria-label", model.get("label")); table.replaceChildren(alternative(model.get("label"), model.get("table"))); };
   listen(model, "change:label change:table", describe, dispose);
   describe();
-  const lost = () => { gone.textContent = "The kernel that made this view is gone. The picture still moves; run its cell again for answers."; gone.hidden = false; };
+  const lost = () => { gone.textContent = "The kernel that made this view is gone. The picture still moves; run its cell again for answers."; gone.hidden = false; scene.lose(); };
   listen(model, "comm_live_update", (now) => { if (!now || now.comm_live === false) lost(); }, dispose);
   listen(model, "comm:close", lost, dispose);
   root.classList.toggle("tg-alone-left", Boolean(root.querySelector(":scope > .tg-left:nth-child(2):nth-last-child(1)")));
@@ -185,4 +191,4 @@ export function render({ model, el }) {
   return () => dispose.forEach((end) => end());
 }
 
-export default { render };
+export default { render: showScreen };

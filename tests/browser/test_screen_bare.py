@@ -304,6 +304,81 @@ def test_both_themes_draw_with_their_own_colours(
     assert paper == ("rgb(255, 255, 255)" if scheme == "light" else "rgb(13, 17, 23)")
 
 
+DETACHED = """async ([state, css]) => {
+  const { FakeModel } = await import("/tests/browser/fake_model.js");
+  const view = (await import("/widgets/screen.js")).default;
+  const style = document.createElement("style"), el = document.createElement("div");
+  style.textContent = css;
+  document.head.append(style);
+  view.render({ model: new FakeModel({ ...state, panels: [] }), el });
+  const first = el.querySelector(".tg-view").className;
+  document.body.append(el);
+  return first;
+}"""
+
+
+@pytest.mark.parametrize(
+    ("css", "is_dark"),
+    [
+        (":root { --jp-layout-color0: #111111; }", True),
+        (":root { --jp-layout-color0: #fff; }", False),
+        ("body { background: #14181d; }", True),
+        ("html { background: white; }", False),
+    ],
+)
+def test_the_page_tells_what_is_dark_before_the_view_stands_in_it(
+    bare: browsers.Watched, files: str, css: str, is_dark: bool
+) -> None:
+    """JupyterLab has a view draw itself first and puts it into the page then."""
+    bare.page.emulate_media(color_scheme="light" if is_dark else "dark")
+    page = show_map(bare, files, tower())
+    first = page.evaluate(DETACHED, [{"label": "", "table": {}}, css])
+    assert ("tg-dark" in first.split()) == is_dark
+    assert ("tg-plain" in first.split()) == ("--jp" not in css)
+
+
+CONTRAST = """(all) => all.map((e) => {
+  const pen = document.createElement("canvas").getContext("2d"), style = getComputedStyle(e);
+  const light = (colour) => {
+    pen.fillStyle = colour;
+    pen.fillRect(0, 0, 1, 1);
+    const [r, g, b] = [...pen.getImageData(0, 0, 1, 1).data].map((part) => {
+      const x = part / 255;
+      return x <= 0.04045 ? x / 12.92 : ((x + 0.055) / 1.055) ** 2.4;
+    });
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const [a, b] = [light(style.color), light(style.backgroundColor)].sort((a, b) => a - b);
+  return (b + 0.05) / (a + 0.05);
+})"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_shares_are_legible(bare: browsers.Watched, files: str, scheme: Any) -> None:
+    """On the colour of what always follows, too (WCAG 2, 1.4.3)."""
+    bare.page.emulate_media(color_scheme=scheme)
+    page = show(bare, files, session_of(layered(2)))
+    cells = page.locator("button.tg-heat")
+    cells.evaluate_all("(all) => all.forEach((e) => e.style.setProperty('--tg-share', '80%'))")
+    assert min(cells.evaluate_all(CONTRAST)) >= 4.5
+
+
+@pytest.mark.parametrize("width", [800, 900, 1400])
+def test_what_the_search_is_for_is_seen_whole(
+    bare: browsers.Watched, files: str, width: int
+) -> None:
+    bare.page.set_viewport_size({"width": width, "height": 800})
+    page = show(bare, files, session_of(layered(2)))
+    room = page.locator("input[type=search]").evaluate(
+        """(e) => {
+        const style = getComputedStyle(e), pen = document.createElement("canvas").getContext("2d");
+        pen.font = style.font;
+        const sides = parseFloat(style.paddingLeft) + parseFloat(style.paddingRight);
+        return e.clientWidth - sides - pen.measureText(e.placeholder).width; }"""
+    )
+    assert room >= 12, "its cross has room beside it"
+
+
 def test_the_theme_may_change_while_it_is_shown(bare: browsers.Watched, files: str) -> None:
     page = show_map(bare, files, tower())
     bare.page.emulate_media(color_scheme="dark")
@@ -342,6 +417,18 @@ def test_a_lost_kernel_shows(bare: browsers.Watched, files: str) -> None:
     assert page.locator(".tg-gone").is_hidden()
     page.evaluate("() => { model.comm_live = false; model.tell('comm_live_update', model); }")
     assert "kernel that made this view is gone" in said(page, ".tg-gone")
+
+
+def test_what_asks_a_lost_kernel_is_switched_off(bare: browsers.Watched, files: str) -> None:
+    page = show(bare, files, session_of(layered(2)))
+    page.evaluate("() => { model.comm_live = false; model.tell('comm_live_update', model); }")
+    for name in ("search", "try budgets", "code", "export"):
+        assert page.get_by_role("button", name=name, exact=True).is_disabled(), name
+    page.locator("canvas").first.press("ArrowUp")  # choosing asks nobody
+    assert state(page, "selected")
+    page.locator("canvas").first.press("p")
+    page.locator(".tg-said.tg-no", has_text="run its cell again").wait_for()
+    assert not page.evaluate("() => model.sent.length")
 
 
 def test_nothing_is_left_when_a_screen_is_closed(bare: browsers.Watched, files: str) -> None:
@@ -454,10 +541,21 @@ def test_the_list_of_candidates_fits(bare: browsers.Watched, files: str, width: 
     tries = {
         "try_time": np.full(6, 21_940.0), "try_size": np.full(6, 55_932.0),
         "try_kept": np.full(6, 128, np.int32), "try_parts": np.full(6, 12, np.int32),
+        "try_number": np.array([0, 1, 2, -1, 3, 4], np.int32),
+        "try_best": np.array([0, 0, 0, 1, 0, 0], np.uint8),
+        "try_why": ["more parts: twice", "larger", "more parts: twice", "", "", ""],
     }  # fmt: skip
     change(screen, "frontier", lambda found: tries)
     page = show(bare, files, screen)
-    assert page.locator(".tg-candidates .tg-open").count() == 6
+    assert page.locator(".tg-candidates .tg-open").count() == 5
+    best = page.locator(".tg-candidates .tg-best")
+    assert best.inner_text().split("\t")[0] == "21.94 µs✓"
+    notes = page.locator(".tg-left .tg-note").all_inner_texts()
+    assert notes == ["* not taken: more parts: twice", "† not taken: larger"]
+    told = page.locator(".tg-candidates .tg-open").all_inner_texts()
+    assert told == ["21.94 µs*", "21.94 µs†", "21.94 µs*", "21.94 µs", "21.94 µs"]
+    page.locator(".tg-candidates .tg-open").nth(3).click()
+    assert page.evaluate("() => model.sent.at(-1).with") == {"number": 3}
     for one in (".tg-left", ".tg-left > .tg-scroll"):
         assert page.locator(one).evaluate("(e) => e.scrollWidth <= e.clientWidth"), one
 
@@ -568,6 +666,114 @@ def test_clicking_the_frontier_is_the_budget(bare: browsers.Watched, files: str)
     assert page.locator("rect[fill^=url]").count() == 1
 
 
+def test_a_point_stays_in_hand_when_its_plan_is_proposed(
+    bare: browsers.Watched, files: str
+) -> None:
+    """Its mark is drawn at once, and the next key goes to the same point."""
+    session = session_of(layered(4))
+    screen = explored(session)
+    screen._told(curve(session, [400, 900]))
+    page = show(bare, files, screen)
+    point = page.locator(".tg-point").last
+    point.click()
+    size = session.plan.size_bytes
+    page.evaluate("(at) => model.put('frontier', { proposal: at })", [size, 1e4])
+    assert page.locator(".tg-chart:first-child text", has_text="□ proposed").count() == 1
+    assert point.evaluate("(e) => e === document.activeElement")
+
+
+def test_a_click_is_one_while_a_search_tells_of_itself(bare: browsers.Watched, files: str) -> None:
+    screen = explored(session_of(layered(4)))
+    screen._told(curve(screen.session, [400, 900]))
+    page = show(bare, files, screen)
+    box = page.locator(".tg-point").first.bounding_box()
+    page.mouse.move(box["x"] + 5, box["y"] + 5)
+    page.mouse.down()
+    page.evaluate("() => model.put('frontier', { state: 'step 8' })")
+    page.mouse.up()
+    assert page.evaluate("() => model.sent.at(-1).what") == "point"
+    frame(page)
+    assert "step 8" in said(page, ".tg-left .tg-seen"), "it is told after the click"
+
+
+def test_points_that_lie_on_top_of_each_other_are_all_reached(
+    bare: browsers.Watched, files: str
+) -> None:
+    screen = explored(session_of(layered(4)))
+    points = {f"point_{name}": np.full(3, 1000.0) for name in ("size", "time", "bound", "budget")}
+    points |= {"point_old": np.zeros(3, np.uint8), "point_words": ["a", "b", "c"]}
+    change(screen, "frontier", lambda found: points)
+    page = show(bare, files, screen)
+    top = page.locator(".tg-point").last
+    assert top.locator("title").text_content().splitlines()[:3] == ["a", "b", "c"]
+    for _ in range(4):
+        top.click()
+    page.locator(".tg-point").nth(1).press("Enter")
+    sent = page.evaluate("() => model.sent.map((one) => one.with.number)")
+    assert sent == [0, 1, 2, 0, 1]
+
+
+def test_a_budget_is_searched_once_its_slider_rests(bare: browsers.Watched, files: str) -> None:
+    page = show(bare, files, session_of(layered(4)))
+    slider = page.locator(".tg-budget")
+    assert "searches" in slider.get_attribute("title")
+    slider.focus()
+    for _ in range(5):
+        page.keyboard.press("ArrowRight")
+    assert not page.evaluate("() => model.sent.length"), "a key is no search"
+    page.wait_for_function("() => model.sent.length")
+    page.wait_for_timeout(300)
+    assert page.evaluate("() => model.sent.map((one) => one.what)") == ["budget"]
+
+
+def test_what_older_measurements_say_is_pale(bare: browsers.Watched, files: str) -> None:
+    """It is no part of the line, and says so."""
+    session = session_of(layered(4))
+    screen = explored(session)
+    screen._told(curve(session, [400, 900]))
+    old = {"point_old": np.array([1, 0], np.uint8)}
+    change(screen, "frontier", lambda found: old)
+    page = show(bare, files, screen)
+    assert page.locator(".tg-point.tg-old").count() == 1
+    told = page.locator(".tg-point").first.get_attribute("aria-label")
+    assert told.endswith("by older measurements")
+    page.evaluate("() => model.put('frontier', { is_old: true, state: 'ended' })")
+    assert said(page, ".tg-left .tg-seen") == "by older measurements: ended"
+
+
+@pytest.mark.parametrize("width", [800, 1000, 1400])
+def test_words_below_a_search_stand_beside_each_other(
+    bare: browsers.Watched, files: str, width: int
+) -> None:
+    bare.page.set_viewport_size({"width": width, "height": 900})
+    session = session_of(layered(4))
+    session.optimize("search", steps=8)
+    screen = explored(session)
+    names = ["spawn", "weigh", "bound", "search"]
+    count = len(unpack(screen.frontier)["told_seconds"])
+    told = {"phase": names, "phase_from": np.arange(4.0), "told_seconds": np.full(count, 4.34),
+            "told_best": np.full(count, 5e4), "told_bound": np.full(count, 4e4),
+            "window_end": np.array([1], np.int32), "window_value": np.array([0], np.int32),
+            "value_name": ["x"], "window_gain": np.array([0.1]), "window_words": ["one"],
+            }  # fmt: skip
+    change(screen, "frontier", lambda found: told)
+    page = show(bare, files, screen)
+    page.evaluate("() => model.put('frontier', { unit: 's' })")
+    boxes = page.locator(".tg-left svg").nth(1).locator("text").evaluate_all(
+        "(all) => all.map((e) => e.getBoundingClientRect().toJSON())"
+    )  # fmt: skip
+    low = sorted((one for one in boxes if one["y"] > max(b["y"] for b in boxes) - 4),
+                 key=lambda one: one["x"])  # fmt: skip
+    assert len(low) == 2
+    assert low[0]["right"] < low[1]["left"]
+    for chart in page.locator(".tg-left svg").all():
+        right = chart.bounding_box()["x"] + chart.bounding_box()["width"]
+        ends = chart.locator("text").evaluate_all(
+            "(all) => all.map((e) => e.getBoundingClientRect().right)"
+        )
+        assert max(ends) <= right + 1
+
+
 TOLD = """() => [...document.querySelectorAll(".tg-chart:first-child text[y='174']")].map(
   (one) => one.textContent)"""
 FRONTIER = """() => {
@@ -656,6 +862,8 @@ def test_a_proposed_plan_has_the_one_in_force_behind_it(bare: browsers.Watched, 
     assert "dashed: in force" in page.locator(".tg-centre .tg-legend").first.inner_text()
     tab(page, "compare")
     assert page.locator(".tg-two canvas").count() == 2
+    legend = page.locator(".tg-page:not([hidden]) .tg-legend")
+    assert "pale: the same in both" in legend.inner_text()
     page.locator(".tg-page:not([hidden]) .tg-list button").first.click()
     assert state(page, "selected")
     page.get_by_role("button", name="use it").click()
@@ -674,6 +882,41 @@ def test_names_are_text_in_every_panel(bare: browsers.Watched, files: str) -> No
     assert HOSTILE in page.locator(".tg-hidden").inner_text()
     assert page.evaluate("() => window.hit === undefined")
     assert page.locator(".tg-view img").count() == 0
+
+
+def test_copied_code_is_said_in_few_words(bare: browsers.Watched, files: str) -> None:
+    """And not in the colour of what went wrong before it."""
+    page = show(bare, files, session_of(layered(2)))
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page.evaluate("() => { model.answers.code = 'import x\\nx.y()\\n'; }")
+    page.evaluate("() => { model.answers.drop = { is_valid: false, words: 'too large' }; }")
+    page.locator("canvas").first.focus()
+    page.keyboard.press("ArrowUp")
+    page.keyboard.press("d")
+    page.locator(".tg-said.tg-no", has_text="too large").wait_for()
+    page.get_by_role("button", name="code").click()
+    page.locator(".tg-said", has_text="copied 2 lines").wait_for()
+    assert page.locator(".tg-said").get_attribute("class") == "tg-said"
+    assert page.evaluate("() => navigator.clipboard.readText()") == "import x\nx.y()\n"
+
+
+def test_the_header_says_that_times_are_expected(bare: browsers.Watched, files: str) -> None:
+    page = show(bare, files, session_of(layered(2)))
+    page.evaluate("() => model.put('header', { stale: '' })")
+    assert "s expected" in said(page, ".tg-numbers")
+    page.evaluate("() => model.put('header', { stale: 'modelled times' })")
+    assert "s modelled" in said(page, ".tg-numbers")
+
+
+def test_grey_has_its_place_in_the_legend(bare: browsers.Watched, files: str) -> None:
+    screen = explored(session_of(layered(4)))
+    names = unpack(screen.fates)["name"]
+    change(screen, "fates", lambda found: {"name": names[:1], "fate": found["fate"][:1]})
+    page = show(bare, files, screen)
+    legend = page.locator(".tg-centre .tg-legend").first
+    assert "untouched" in legend.inner_text()
+    swatch = legend.locator("li", has_text="untouched").locator("i")
+    assert swatch.evaluate("(e) => getComputedStyle(e).backgroundColor") != "rgba(0, 0, 0, 0)"
 
 
 def test_the_plan_is_exported_as_a_file(bare: browsers.Watched, files: str) -> None:
@@ -710,6 +953,48 @@ def test_it_fits_its_window_and_nothing_is_cut_off(
 # --- graphs, pages --------------------------------------------------------------------------------
 
 
+def test_layers_without_room_for_names_have_their_numbers(
+    bare: browsers.Watched, files: str
+) -> None:
+    page = show(bare, files, layered(1))
+    told = page.evaluate(
+        """async () => { const { shared } = await import("/widgets/common.js");
+        return [shared(["layer_0", "layer_12"]), shared(["a.3", "b.4"]), shared([])]; }"""
+    )
+    assert told == ["layer_", "", ""]
+
+
+def test_an_edge_goes_around_what_lies_between(bare: browsers.Watched, files: str) -> None:
+    """x is read by the sum below the product and the exponential: not behind these."""
+    page = show(bare, files, layered(1))
+    page.evaluate("() => model.set('selected', ['x'])")
+    frame(page)
+    drawn = page.evaluate(
+        """() => { const pen = CanvasRenderingContext2D.prototype, found = [], old = pen.lineTo;
+        pen.lineTo = function (x, y) { found.push([x, y]); return old.call(this, x, y); };
+        model.set('selected', ['y']);
+        return new Promise((go) => setTimeout(() => { pen.lineTo = old; go(found); }, 200)); }"""
+    )
+    assert drawn, "a straight piece beside the boxes"
+
+
+def test_of_a_long_edge_the_ends_are_drawn(bare: browsers.Watched, files: str) -> None:
+    """All of it where one of them is chosen; through every line it would be behind all boxes."""
+    g = GraphBuilder()
+    first = up = g.input("x", (4, 4))
+    for i in range(70):
+        up = g.apply("exp" if i % 3 else "tanh", up)
+    g.output("y", up + first)
+    screen = explored(g.build())
+    screen._fold({})
+    page = show(bare, files, screen)
+    legend = page.locator(".tg-page:not([hidden]) .tg-legend, .tg-centre .tg-legend").last
+    assert "ends alone" in legend.inner_text()
+    page = show(bare, files, layered(2))
+    legend = page.locator(".tg-page:not([hidden]) .tg-legend, .tg-centre .tg-legend").last
+    assert "ends alone" not in legend.inner_text()
+
+
 def test_a_folded_node_chooses_all_it_stands_for(bare: browsers.Watched, files: str) -> None:
     page = show(bare, files, layered(6))
     page.evaluate("() => model.set('selected', ['layer_2.exp'])")
@@ -718,6 +1003,26 @@ def test_a_folded_node_chooses_all_it_stands_for(bare: browsers.Watched, files: 
     page.keyboard.press("ArrowUp")
     assert state(page, "selected") == [f"layer_{i}.matmul" for i in range(6)]
     assert painted_share(page) > 0.02
+
+
+AGAIN = """async () => {
+  const view = (await import("/widgets/screen.js")).default, el = document.createElement("div");
+  window.end();
+  window.end = view.render({ model: window.model, el });
+  document.getElementById("view").replaceChildren(el);
+}"""
+
+
+def test_nodes_are_found_before_the_graph_was_shown(bare: browsers.Watched, files: str) -> None:
+    """As in JupyterLab, where a view is made before it stands in the page."""
+    page = show(bare, files, session_of(layered(2)))
+    page.evaluate(AGAIN)
+    page.locator("input[type=search]").fill("layer_1.exp")
+    frame(page)
+    frame(page)
+    assert not bare.faults
+    tab(page, "graph")
+    assert page.locator(".tg-page:not([hidden]) canvas").is_visible()
 
 
 @pytest.mark.parametrize("layers", [0, 1, 300])

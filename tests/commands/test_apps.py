@@ -449,6 +449,9 @@ def test_the_occlusion_command(tmp_path: Path, capsys: pytest.CaptureFixture[str
         assert main(words) == 0
     facts = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert np.allclose(np.load(tmp_path / "map.npz")["drops"], facts["drops"])
-    assert "<svg" in (tmp_path / "map.html").read_text()
+    page = (tmp_path / "map.html").read_text()
+    assert "<svg" in page
+    assert "color-scheme:light dark" in page, "and no dark words on white, or the reverse"
+    assert "prefers-color-scheme:dark){body{background:" in page
     assert main(["occlusion", "--model", str(model), "--plain"]) == 1
     assert main(["occlusion", "--output", "map.gif"]) == 1

@@ -137,6 +137,7 @@ def weighed(node: str, saves_ns: float, size: int = KIB) -> tuple[PlanReason, ..
         ("z", {"reasons": ()}, "no planned run reads its earlier values"),
         ("z", {"dropped": ("z",), "reasons": (), "search": None}, "`optimize(mode='search')` does"),
         ("k", {"reasons": (), "dropped": ()}, "everything that is read again is retained"),
+        ("k", {"reasons": (), "dropped": (), "search": found("running", 0.0)}, "on its way"),
         ("k", {"reasons": ()}, "was not weighed: no bound was sought for runs cut in this way"),
         ("k", {"reasons": (), "search": None}, "was not weighed: `optimize(mode='search')`"),
     ],

@@ -7,6 +7,7 @@ import re
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from xml.etree import ElementTree
 
@@ -179,10 +180,42 @@ def test_the_last_run_is_what_was_decided(session: tg.GraphSession) -> None:
     assert last is not None
     for name, region in last.compute.items():
         assert found.regions[name]["computed"] == region
-    for kinds in found.regions.values():
+    for name, kinds in found.regions.items():
         dirty, computed = kinds.get("dirty", EMPTY), kinds.get("computed", EMPTY)
-        assert kinds.get("stale", EMPTY) == dirty.subtract(computed)
+        stale = EMPTY if session.graph.node(name).is_leaf else dirty.subtract(computed)
+        assert kinds.get("stale", EMPTY) == stale, "an input is right as it came"
         assert kinds.get("needed", EMPTY).contains(kinds.get("reused", EMPTY))
+
+
+def test_a_run_that_a_larger_one_served_is_drawn_where_that_lies(
+    session: tg.GraphSession,
+) -> None:
+    """Its own origin may be elsewhere, and of another length."""
+    last = session.last
+    assert last is not None
+    assert last.at != (0,)
+    served = SimpleNamespace(last=replace(last, origin=(0,), served="as a wider one"))
+    found = inspect_last(served)  # type: ignore[arg-type]
+    computed = {name: kinds["computed"] for name, kinds in found.regions.items()
+                if "computed" in kinds}  # fmt: skip
+    assert computed == last.compute
+
+
+def test_what_a_run_in_pieces_computes_is_not_reused_in_it() -> None:
+    g = tg.GraphBuilder()
+    x = g.input("x", (64, 32))
+    for i in range(3):
+        up = tg.ops.tanh(x @ g.parameter(f"up{i}", (32, 128)))
+        x = up @ g.parameter(f"down{i}", (128, 32))
+    g.output("y", x)
+    graph = g.build()
+    weights = {name: np.ones(node.shape, np.float32) for name, node in graph.parameters.items()}
+    session = tg.GraphSession(graph, weights, memory=40_000)
+    session.run({"x": np.ones((64, 32), np.float32)})
+    assert session.memory.decisions.cut.parts > 1
+    for name, kinds in inspect_last(session).regions.items():
+        both = kinds.get("reused", EMPTY).intersect(kinds.get("computed", EMPTY))
+        assert not both.boxes, name
 
 
 def test_a_planned_class_is_decided_on_demand(session: tg.GraphSession) -> None:

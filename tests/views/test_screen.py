@@ -8,6 +8,7 @@ import json
 import re
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from html.parser import HTMLParser
 from itertools import pairwise
 from typing import Any
@@ -19,6 +20,7 @@ from places import DATA
 
 import tgbench as tg
 from tgbench.base.errors import PlanError, WidgetError
+from tgbench.base.words import format_time
 from tgbench.views import show
 from tgbench.views.draw.columns import unpack
 from tgbench.views.pages.screen_page import page
@@ -83,8 +85,16 @@ def test_a_module_holds_what_it_imports_and_imports_nothing() -> None:
         text = module(path.name)
         assert not re.search(r"^import ", text, re.MULTILINE), path.name
         assert len(re.findall(r"^export default ", text, re.MULTILINE)) <= 1, path.name
-        declared = re.findall(r"^(?:const|let|class|async function|function) (\w+)", text, re.M)
+        declared = re.findall(r"^(?:let|class|async function|function) (\w+)", text, re.M)
+        for line in re.findall(r"^const .*", text, re.M):
+            declared += re.findall(r"(?:^const |, )(\w+) = ", line.split("=>")[0])
         assert len(declared) == len(set(declared)), f"{path.name}: a name stands for two things"
+
+
+def test_a_script_hands_over_what_it_shows_once() -> None:
+    """As its default: anywidget warns of a `render` of its own beside that."""
+    assert "export default {" in module("screen.js")
+    assert not re.search(r"^export (async )?function render", module("screen.js"), re.MULTILINE)
 
 
 def test_scripts_and_styles_use_no_network() -> None:
@@ -179,6 +189,44 @@ def test_a_change_by_hand_is_proposed_and_then_used() -> None:
     assert other.plan.slots == session.plan.slots
 
 
+def test_a_change_is_told_against_what_is_replayed_with_it() -> None:
+    """What a plan expected when it was made is of another clock."""
+    session = session_of()
+    screen = session.explore()
+    screen.subject.plan = replace(session.plan, expected_ns=1e9)
+    screen.selected = ["up"]
+    assert seen(screen, "inspector")["facts"]["of"] == ""
+    words = heard(screen, "drop", node="up")["words"]
+    verdict = screen.subject.proposal.what.verdict()
+    slower = format_time(verdict.expected_ns - verdict.before_ns)
+    assert seen(screen, "header")["facts"]["faster"] == f"+{slower}"
+    before = f"{format_time(verdict.before_ns)}"
+    assert words.endswith(f"{before} before")
+    assert seen(screen, "compare")["facts"]["sides"][0][1] == before
+    assert seen(screen, "inspector")["facts"]["of"] == ", of the plan in force"
+
+
+def test_a_plan_that_was_used_is_undone() -> None:
+    """As long as nothing else is put in force; the code of it goes, too."""
+    session = session_of()
+    screen = session.explore()
+    before, budget = session.plan, session.budget_bytes
+    assert not seen(screen, "header")["facts"]["can_undo"]
+    assert heard(screen, "drop", node="up")["is_valid"]
+    heard(screen, "use")
+    assert seen(screen, "header")["facts"]["can_undo"]
+    assert heard(screen, "undo").startswith("in force again")
+    assert session.plan.slots == before.slots
+    assert session.budget_bytes == budget
+    assert "WhatIf" not in heard(screen, "code")
+    assert not seen(screen, "header")["facts"]["can_undo"]
+    assert heard(screen, "drop", node="up")["is_valid"]
+    heard(screen, "use")
+    session.optimize("greedy")
+    screen.refresh()
+    assert not seen(screen, "header")["facts"]["can_undo"], "another cell planned since"
+
+
 def test_undone_changes_propose_nothing() -> None:
     screen = session_of().explore()
     assert "nothing was changed yet" in heard(screen, "undo")
@@ -209,6 +257,30 @@ def test_every_point_of_the_frontier_opens_its_plan() -> None:
     heard(screen, "use")
     assert session.plan.slots == points[0].plan.slots
     assert "no point 99" in heard(screen, "point", number=99)
+
+
+def test_what_stands_on_older_measurements_is_told() -> None:
+    """Points, the bound and the search beside a plan that is made with more of them."""
+    session = busy_session()
+    session.optimize("search", steps=8)
+    screen = session.explore()
+    screen._told(curve(session, steps=1))
+    found = seen(screen, "frontier")
+    assert not found["point_old"].any()
+    assert found["facts"]["bound"] > 0
+    assert found["facts"]["greedy"] == [session.budget_bytes, session.plan.search.greedy_ns]
+    newer = replace(session.plan, search=None, records="1,999,999 measurements 0123456789ab")
+    screen.subject.plan = newer
+    screen.tell("plan")
+    found = seen(screen, "frontier")
+    assert found["point_old"].all()
+    assert found["facts"]["greedy"] is None
+
+
+def test_a_greedy_plan_is_no_line_beside_itself() -> None:
+    session = busy_session()
+    session.optimize("greedy")
+    assert seen(session.explore(), "frontier")["facts"]["greedy"] is None
 
 
 def test_what_is_known_to_be_impossible_is_not_searched() -> None:

@@ -12,8 +12,12 @@ import pytest
 from busy_session import busy_session
 
 from tgbench.base.errors import BudgetError, SearchError
+from tgbench.plans.background.messages import Event
+from tgbench.plans.plan import Plan
+from tgbench.plans.search.plan_search import LaidOut
 from tgbench.views.values.search import (
     History,
+    Listed,
     Moment,
     SearchRun,
     history_of,
@@ -87,6 +91,96 @@ def test_a_budget_that_is_too_small_leaves_everything_as_it_was() -> None:
     alone(lambda: asyncio.run(notebook()))
     assert session.budget_bytes == before
     assert session.plan == plan
+
+
+def test_the_best_plan_is_marked_and_faster_ones_say_why_they_are_none() -> None:
+    """Its numbers are those that are known now: it may be none of what was laid out."""
+    best = LaidOut(100.0, 64, 2, 2)
+    tried = (
+        LaidOut(90.0, 64, 2, 4), LaidOut(99.9, 128, 3, 2), LaidOut(98.0, 64, 3, 1),
+        LaidOut(103.0, 60, 2, 2), LaidOut(120.0, 60, 2, 1),
+    )  # fmt: skip
+    rows = Listed.all_of(tried, best, 3)
+    assert [(row.number, row.is_best) for row in rows] == [
+        (0, False), (2, False), (1, False), (3, True), (4, False)
+    ]  # fmt: skip
+    assert rows[3].laid_out == best
+    assert [row.why.split(",")[0] for row in rows] == [
+        "in more parts", "its time stands on fewer runs or kernels than the best one's", "larger",
+        "", "",
+    ]  # fmt: skip
+    assert [row.number for row in Listed.all_of(tried, best, -1)].count(-1) == 1
+    assert [row.is_best for row in Listed.all_of(tried, None, -1)] == [False] * len(tried)
+
+
+@pytest.mark.usefixtures("forked")
+def test_the_plan_that_a_search_ends_with_is_marked() -> None:
+    session = busy_session()
+
+    async def notebook() -> None:
+        run = optimize_async(session, steps=32)
+        plan = await run
+        (best,) = [row for row in run.listed if row.is_best]
+        assert best.laid_out.time_ns == plan.expected_ns
+        assert best.laid_out.size_bytes == plan.size_bytes
+        run.close()
+
+    alone(lambda: asyncio.run(notebook()))
+
+
+class Slow:
+    """A background search that has no plan yet when it is stopped."""
+
+    is_running = False
+
+    def start(self, *_: object) -> None:
+        self.is_running = True
+
+    def poll(self) -> list[Event]:
+        return []
+
+    def stop(self, *_: object) -> Plan:
+        self.is_running = False
+        return self.result()
+
+    def result(self) -> Plan:
+        raise SearchError("the search has no plan yet (stopped)")
+
+    def close(self) -> None:
+        pass
+
+
+def test_stopping_before_there_is_a_plan_says_so() -> None:
+    session, told = busy_session(), list[str]()
+
+    async def notebook() -> None:
+        run = SearchRun(session)
+        run._search = Slow()  # type: ignore[assignment]
+        run.watch(lambda: told.append(str(run)))
+        run.start(PATIENCE_S)
+        with pytest.raises(SearchError):
+            run.stop()
+        run.close()
+
+    alone(lambda: asyncio.run(notebook()))
+    assert told == ["searching; no plan yet", "stopped before there was a plan"]
+
+
+def test_a_search_is_under_way_until_its_plan_is_in_force() -> None:
+    """What is told between its last word and its end is not told as its end."""
+    session, slow = busy_session(), Slow()
+
+    async def notebook() -> None:
+        run = SearchRun(session)
+        run._search = slow  # type: ignore[assignment]
+        run.start(PATIENCE_S)
+        slow.is_running = False
+        assert run.is_running
+        assert "not started" not in str(run)
+        run.close()
+        assert not run.is_running
+
+    alone(lambda: asyncio.run(notebook()))
 
 
 def test_without_a_loop_it_says_what_to_call() -> None:

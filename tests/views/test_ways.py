@@ -10,6 +10,7 @@ import pytest
 
 import tgbench as tg
 import tgbench.graph.ops as ops
+from tgbench.base.words import format_time
 from tgbench.graph.graph import GraphBuilder
 from tgbench.graph.rewrite.saturate import SaturationLimits
 from tgbench.session.session import GraphSession
@@ -36,6 +37,10 @@ def test_a_table_and_a_map(session: GraphSession) -> None:
     found = ways_of(paths)
     assert "graphs" in str(found)
     assert str(found).splitlines()[2].split()[0] == "0"
+    assert "e-node" not in found.told
+    more = [cells[2] for cells in found.table().rows]
+    best = found.paths[0].time_ns
+    assert more == ["", *(f"+{format_time(one.time_ns - best)}" for one in found.paths[1:])]
     shown = paths._repr_mimebundle_()
     assert shown["text/plain"] == str(found)
     assert [paths.graph_at(place).time_ns for place in found.places] == sorted(
@@ -60,6 +65,7 @@ def test_what_an_error_buys_is_drawn(session: GraphSession) -> None:
     titles = [one.text for one in root.iter("{http://www.w3.org/2000/svg}title")]
     assert titles[1:] == [str(one) for one in shown.points]
     assert str(shown.points[0]) in told["text/plain"]
+    assert "polyline" not in told["image/svg+xml"], "nothing lies between two paths"
 
 
 def test_digits_end_where_nothing_is_off() -> None:

@@ -20,6 +20,7 @@ from math import inf
 from typing import Literal, TypeAlias
 
 from tgbench.base.errors import PlanError
+from tgbench.base.stopping import StopReason
 from tgbench.base.words import counted, format_bytes, format_time, listed, shorten
 from tgbench.graph.graph import Graph
 from tgbench.graph.unfold import AGAIN
@@ -216,6 +217,8 @@ def _unweighed(plan: PlanFields, slot: PlanSlot) -> str:
         return "retaining it saves nothing beside what else is retained"
     if role == "slice" and slot.node not in plan.dropped:
         return "no planned run reads its earlier values, if what is read is retained"
+    if plan.search is not None and plan.search.stop == StopReason.RUNNING:
+        return "what it saves was not weighed: a search laid this plan out on its way"
     if role == "retained" and not plan.dropped:
         return "what it saves was not weighed: everything that is read again is retained"
     if plan.search is not None and plan.search.bound_ns:

@@ -134,11 +134,17 @@ def _npz(found: OcclusionMap, path: Path) -> None:
         )  # fmt: skip
 
 
+PAGE = (  # light or dark as the picture in it
+    ":root{color-scheme:light dark}body{font:16px sans-serif;background:#fff;color:var(--tg-ink)}"
+    "@media(prefers-color-scheme:dark){body{background:#0d1117}}"
+)
+
+
 def _html(found: OcclusionMap, path: Path) -> None:
     lines = "<br>".join(str(found).splitlines())
     path.write_text(
         '<!doctype html><meta charset="utf-8"><title>Occlusion map</title>'
-        f'<body style="font:16px sans-serif">{found.heatmap.to_svg()}<p>{lines}</p>\n',
+        f"<style>{PAGE}</style><body>{found.heatmap.to_svg()}<p>{lines}</p>\n",
         encoding="utf-8",
     )
 

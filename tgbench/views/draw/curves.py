@@ -20,6 +20,7 @@ class Series:
     Fields:
         points: (x, y, words); words are shown where a pointer rests.
         style: a or b, its colour; dashed and stepped as told.
+        is_line: its points lie along a line; else they are alternatives, and stand alone.
     """
 
     name: str
@@ -27,6 +28,7 @@ class Series:
     style: str = "a"
     is_dashed: bool = False
     is_stepped: bool = False
+    is_line: bool = True
 
 
 @dataclass(frozen=True)
@@ -126,13 +128,15 @@ def _line(one: Series, at: Callable[[float, float], tuple[float, float]]) -> str
         for x, y, words in places
         if words
     )
-    return line + dots
+    return line * one.is_line + dots
 
 
 def _key(one: Series, x: float) -> str:
     dash = " tg-dash" if one.is_dashed else ""
+    line = f'<line class="tg-{one.style} tg-line{dash}" x1="{x}" x2="{x + 18}" y1="12" y2="12"/>'
+    dot = f'<circle class="tg-{one.style}" cx="{x + 9}" cy="12" r="3.2"/>'
     return (
-        f'<line class="tg-{one.style} tg-line{dash}" x1="{x}" x2="{x + 18}" y1="12" y2="12"/>'
+        f"{line if one.is_line else dot}"
         f'<text class="tg-text" x="{x + 23}" y="16">{escape(one.name)}</text>'
     )
 

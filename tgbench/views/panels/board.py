@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 MORE = 50  # rows that are added when the table is scrolled to its end, paths of a sweep
 LOOKED_AT = 20  # graphs for a row, as many take the same time
 DRAWN = 12  # paths on the map
-COLUMNS = ("place", "time", "measured", "calls", "kept", "by")
+THROUGHOUT = "timed throughout"  # and not in part, as the table tells of each
+COLUMNS = ("place", "time", "more", "measured", "calls", "kept", "by")
 
 
 @dataclass
@@ -62,8 +63,10 @@ class PathsBoard:
 
     def _look(self, count: int) -> None:
         self.found = self.known().paths.different(count, LOOKED_AT * count)
+        best_ns = next(iter(self.found.values())).time_ns
         self._rows = {
-            place: self._rows.get(place) or row(place, path) for place, path in self.found.items()
+            place: self._rows.get(place) or row(place, path, best_ns)
+            for place, path in self.found.items()
         }
         self.chosen = self.chosen if self.chosen in self.found else next(iter(self.found))
 
@@ -87,12 +90,14 @@ class PathsBoard:
         def progress(done: int, of: int, _: str) -> None:
             if self._stop.is_set():
                 raise KeyboardInterrupt
-            tell(f"measuring: {done:,} of {of:,} paths known")
+            tell(f"measuring: {done:,} of {of:,} paths {THROUGHOUT}")
 
-        told = str(self.known().sweep(users_records(), MORE, progress=progress))
+        found = self.known().sweep(users_records(), MORE, progress=progress)
         self._rows.clear()
         self._look(len(self.found))
-        return told
+        begin = "stopped: " if found.stopped else ""
+        timed = f"{begin}{counted(found.measured, 'kernel')} timed"
+        return f"{timed}; {found.paths or 'none'} of the first {MORE} paths {THROUGHOUT}"
 
     def stop(self) -> str:
         """End what is measured after the path at hand."""

@@ -8,7 +8,8 @@ A panel says what it hears: it is built again when one of these changed, and at 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any, Literal, TypeAlias
@@ -73,7 +74,7 @@ def header(subject: Subject, _: Chosen) -> Payload | None:
     if plan is None:
         return None if subject.session is None else ({}, _unplanned(subject))
     before = subject.plan if proposal is not None else None
-    faster = _change(before.expected_ns, plan.expected_ns, format_time, "as fast") if before else ""
+    faster = _change(subject.before_ns, plan.expected_ns, format_time, "as fast") if before else ""
     smaller = (
         _change(before.size_bytes, plan.size_bytes, format_bytes, "as large") if before else ""
     )
@@ -87,7 +88,7 @@ def header(subject: Subject, _: Chosen) -> Payload | None:
         "smaller": smaller,
         "can_use": subject.is_live and subject.session is not None,
         "is_live": subject.is_live,
-        "can_undo": proposal is not None and proposal.what is not None,
+        "can_undo": proposal.what is not None if proposal else subject.replaced is not None,
         "can_change": subject.is_live and subject.graph is not None,
         "words": str(plan),
         "stale": _elsewhere(plan),
@@ -269,25 +270,33 @@ def frontier(subject: Subject, _: Chosen) -> Payload | None:
     history = search.history if search is not None else History(())
     if search is None and record is not None:
         history = history_of(record)
-    candidates = search.candidates if search is not None else ()
+    listed = search.listed if search is not None else []
     refused = max(curve.refused_bytes, search.refused_bytes if search is not None else 0)
     told = history.columns()
+    by = search.records if search is not None else plan.records if plan is not None else ""
+    newest = _newest([*_records_of(plan, proposed), *(p.plan.records for p in curve.points), by])
+    is_old = bool(by != newest and history.moments)
     columns = {
         **{f"point_{name}": values for name, values in curve.columns().items()},
+        "point_old": np.array([p.plan.records != newest for p in curve.points], np.uint8),
         **{f"told_{name}": values for name, values in told.items()},
         **_phases(history),
-        "try_size": np.array([c.size_bytes for c in candidates], np.float64),
-        "try_time": np.array([c.time_ns for c in candidates], np.float64),
-        "try_kept": np.array([c.kept for c in candidates], np.int32),
-        "try_parts": np.array([c.parts for c in candidates], np.int32),
+        "try_size": np.array([row.laid_out.size_bytes for row in listed], np.float64),
+        "try_time": np.array([row.laid_out.time_ns for row in listed], np.float64),
+        "try_kept": np.array([row.laid_out.kept for row in listed], np.int32),
+        "try_parts": np.array([row.laid_out.parts for row in listed], np.int32),
+        "try_number": np.array([row.number for row in listed], np.int32),
+        "try_best": np.array([row.is_best for row in listed], np.uint8),
+        "try_why": [row.why for row in listed],
         **_windows(subject),
     }
     facts = {
         "refused": refused, "least": curve.least_bytes,
         "budget": plan.budget_bytes if plan is not None else None,
         "now": _place(plan), "now_words": subject.plan_words, "proposal": _place(proposed),
-        "greedy": record.greedy_ns if record is not None else 0.0,
-        "bound": history.last.bound_ns, "best": history.last.best_ns, "step": history.last.step,
+        "greedy": _greedy_place(plan) if plan is not None and plan.records == newest else None,
+        "is_old": is_old, "bound": 0.0 if is_old else history.last.bound_ns,
+        "best": history.last.best_ns, "step": history.last.step,
         "rate": history.steps_per_second, "is_running": search is not None and search.is_running,
         "is_new": search is None or search.plan is None,
         "state": str(search) if search is not None else "",
@@ -309,6 +318,33 @@ def _phases(history: History) -> dict[str, Any]:
 
 def _place(plan: Plan | None) -> list[float] | None:
     return None if plan is None else [plan.size_bytes, plan.expected_ns]
+
+
+def _greedy_place(plan: Plan) -> list[float] | None:
+    """What the greedy plan for the same budget takes; None where the plan is that one."""
+    record = plan.search
+    if record is None or record.mode == "greedy" or not record.greedy_ns:
+        return None
+    return [plan.budget_bytes or plan.size_bytes, record.greedy_ns]
+
+
+def _records_of(*plans: Plan | None) -> list[str]:
+    return [plan.records for plan in plans if plan is not None]
+
+
+def _newest(records: Iterable[str]) -> str:
+    """The measurements that count: more are known later (`CostModel.basis`)."""
+    return max(records, key=_measurements)
+
+
+def _measurements(records: str) -> int:
+    """How many these are; a plan's file may say anything.
+
+    >>> _measurements("1,234 measurements 0123456789ab"), _measurements(""), _measurements("x")
+    (1234, 0, 0)
+    """
+    found = re.match(r"([\d,]{1,12}) measurement", records, re.ASCII)
+    return int(found[1].replace(",", "") or 0) if found else 0
 
 
 def _windows(subject: Subject) -> dict[str, Any]:
@@ -379,6 +415,7 @@ def inspector(subject: Subject, chosen: Chosen) -> Payload | None:
             "columns": cut.columns, "at": list(cut.at), "plane": drawn.plane_words(
                 shown.node.shape, cut),
             "kernels": _kernels(subject, name, shown),
+            "of": ", of the plan in force" if subject.proposal is not None else "",
         }  # fmt: skip
     return columns, facts
 
@@ -389,7 +426,7 @@ def _overview(subject: Subject) -> list[list[str]]:
     last = subject.session.last if subject.session is not None else None
     if last is not None:
         rows.append(["last run", words_of(last.kind), ""])
-        rows.append(["recomputed", f"{last.recomputed:.1%} of what it takes from nothing", ""])
+        rows.append(["recomputed", _share(last.recomputed), ""])
         rows.append(["took", format_time(last.total_ns), ""])
         rows.append(["spreads at", *_spread(last)])
     plan = subject.shown
@@ -402,6 +439,18 @@ def _overview(subject: Subject) -> list[list[str]]:
         if plan.price_ns:
             rows.append(["a KiB more", f"would save about {format_time(1024 * plan.price_ns)}", ""])
     return rows
+
+
+def _share(recomputed: float) -> str:
+    """What was computed, beside what a run from nothing computes; in pieces some of it twice.
+
+    >>> _share(0.027), _share(1.0), _share(1.0123)
+    ('2.7% of what it takes from nothing', 'everything', 'everything, and 1.2% more than that')
+    """
+    if recomputed < 0.9995:
+        return f"{recomputed:.1%} of what it takes from nothing"
+    more = f"{recomputed - 1:.1%}"
+    return "everything" if more == "0.0%" else f"everything, and {more} more than that"
 
 
 def _spread(last: Report) -> tuple[str, str]:
@@ -509,7 +558,7 @@ def compare(subject: Subject, _: Chosen) -> Payload | None:
     }
     return sides, {
         "sides": [
-            [subject.plan_words, format_time(before.expected_ns), size_words(before),
+            [subject.plan_words, format_time(subject.before_ns), size_words(before),
              before.size_bytes],
             [subject.proposal.origin, format_time(after.expected_ns), size_words(after),
              after.size_bytes],

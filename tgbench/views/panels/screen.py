@@ -22,6 +22,7 @@ import asyncio
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from tgbench.base.errors import (
@@ -39,7 +40,7 @@ from tgbench.views.draw.tables import TextTable
 from tgbench.views.panels.board import PathsBoard
 from tgbench.views.panels.parts import PARTS, What, payload
 from tgbench.views.panels.scripts import module, style
-from tgbench.views.panels.subject import Chosen, Proposal, Shown, Subject
+from tgbench.views.panels.subject import Chosen, Proposal, Replaced, Shown, Subject
 from tgbench.views.values import graphs, pareto, search, timeline
 from tgbench.views.values.pareto import Curve, curve_async
 from tgbench.views.values.runs import fates
@@ -176,8 +177,11 @@ class Screen(anywidget.AnyWidget):  # type: ignore[misc, unused-ignore]
                 for name, value in self._alternative().items():
                     setattr(self, name, value)
 
-    def refresh(self) -> None:
-        """Look whether the session ran, or has another plan; after every cell this is called."""
+    def refresh(self, replaced: Replaced | None = None) -> None:
+        """Look whether the session ran, or has another plan; after every cell this is called.
+
+        `replaced` is what was in force before, where that plan was put in force here.
+        """
         before, now = self._seen, self._standing()
         is_planned_anew = before[0] is not now[0]  # to compare all of two plans takes long
         if not is_planned_anew and before[1] == now[1]:
@@ -186,7 +190,7 @@ class Screen(anywidget.AnyWidget):  # type: ignore[misc, unused-ignore]
         self.subject.forget()
         what: list[What] = ["run"] if before[1] != now[1] else []
         if is_planned_anew:
-            self.subject.proposal = None
+            self.subject.proposal, self.subject.replaced = None, replaced
             what += ["plan", "proposal"]
         self.tell(*what)
 
@@ -254,12 +258,14 @@ class Screen(anywidget.AnyWidget):  # type: ignore[misc, unused-ignore]
 
     def use(self, plan: Plan, code: Sequence[str] = ()) -> str:
         """Put a plan in force, and show it."""
-        session = self.session
+        session, before = self.session, self.subject.plan
+        done = tuple(self.gestures)
+        replaced = Replaced(before, session.budget_bytes, done) if before is not None else None
         if session.budget_bytes is not None and plan.size_bytes > session.budget_bytes:
             session.budget_bytes = plan.budget_bytes
         session.adopt(plan)
         self.gestures += code
-        self.refresh()
+        self.refresh(replaced)
         return f"in force: {format_time(plan.expected_ns)} in {format_bytes(plan.size_bytes)}"
 
     def _use(self, _: Mapping[str, Any]) -> str:
@@ -287,7 +293,7 @@ class Screen(anywidget.AnyWidget):  # type: ignore[misc, unused-ignore]
         found, number = self._searched().candidates, int(request["number"])
         if not 0 <= number < len(found):
             raise WidgetError(f"there are {len(found)} candidates, no candidate {number}")
-        plan = Plan.from_json(found[number].plan_json)
+        plan = replace(Plan.from_json(found[number].plan_json), records=self._searched().records)
         return self.propose(Proposal(plan, f"candidate {number}", ("# a candidate of the search",)))
 
     # --- changes by hand -------------------------------------------------------------------------
@@ -302,7 +308,15 @@ class Screen(anywidget.AnyWidget):  # type: ignore[misc, unused-ignore]
     def _drop(self, request: Mapping[str, Any]) -> dict[str, Any]:
         return self._judged(self.subject.ground.dropped(str(request["node"])))
 
-    def _undo(self, _: Mapping[str, Any]) -> dict[str, Any]:
+    def _undo(self, _: Mapping[str, Any]) -> dict[str, Any] | str:
+        """Take the last change back; where none is proposed, the plan that was used."""
+        replaced = self.subject.replaced
+        if self.subject.proposal is None and replaced is not None:
+            self.session.adopt(replaced.plan)
+            self.session.budget_bytes = replaced.budget_bytes
+            self.gestures = list(replaced.gestures)
+            self.refresh()
+            return f"in force again: {format_time(replaced.plan.expected_ns)}"
         if not self.subject.ground.changes:
             raise WidgetError("nothing was changed yet")
         return self._judged(self.subject.ground.undone())
@@ -373,8 +387,10 @@ class Screen(anywidget.AnyWidget):  # type: ignore[misc, unused-ignore]
         return "searching"
 
     def _stop(self, _: Mapping[str, Any]) -> str:
-        self._searched().stop()
-        return str(self._searched())
+        run = self._searched()
+        with suppress(SearchError):  # it found no plan yet, which is what it says then
+            run.stop()
+        return str(run)
 
     def _fork(self, _: Mapping[str, Any]) -> str:
         """Leave this search as it is, and go on from its plan with another seed."""

@@ -49,6 +49,20 @@ class Proposal:
 
 
 @dataclass(frozen=True)
+class Replaced:
+    """What was in force before a plan that was put in force here.
+
+    Fields:
+        budget_bytes: the session's.
+        gestures: what had been done until then, as Python.
+    """
+
+    plan: Plan
+    budget_bytes: int | None
+    gestures: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Chosen:
     """What is chosen: names of nodes, a schedule step or −1, a class of runs in words or ""."""
 
@@ -69,6 +83,7 @@ class Subject:
         graph: the one that runs; None for a plan's file alone.
         plan: in force.
         timeline: a memory map without a plan.
+        replaced: what to go back to, as long as nothing else was put in force.
         fold: whether equal layers of the graph are drawn once.
         is_live: whether somebody answers; a page only shows.
         board: the paths of the session.
@@ -81,6 +96,7 @@ class Subject:
     search: SearchRun | None = None
     curve: Curve = field(default_factory=lambda: Curve(()))
     proposal: Proposal | None = None
+    replaced: Replaced | None = None
     fold: bool = True
     is_live: bool = True
     board: PathsBoard | None = None
@@ -128,6 +144,18 @@ class Subject:
         if self.plan is None:
             raise WidgetError("there is no plan in it; pass a session that ran, a plan or its file")
         return self.plan
+
+    @property
+    def before_ns(self) -> float:
+        """What the plan in force takes, by the same clock as the one that is proposed: changes by
+        hand are replayed, and so is what they change.
+        """
+        changed = self.proposal.what if self.proposal is not None else None
+        if changed is not None and changed.ground.plan == self.plan:
+            before_ns = changed.verdict().before_ns
+            if before_ns is not None:
+                return before_ns
+        return self.known_plan.expected_ns
 
     @property
     def plan_words(self) -> str:

@@ -61,7 +61,8 @@ class ErrorFrontier:
         """Time by digits; where a pointer rests, what the path is."""
         points = [(one.digits, one.time_ns, str(one)) for one in self.points]
         digits = Axis("digits that hold", lambda value: f"{value:g}")
-        return chart("paths by error", [Series("path", points)], digits, Axis("a run", format_time))
+        series = Series("path", points, is_line=False)
+        return chart("paths by error", [series], digits, Axis("a run", format_time))
 
     def __str__(self) -> str:
         lines = [f"{counted(len(self.points), 'path')} that none is better than"]

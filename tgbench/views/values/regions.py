@@ -13,7 +13,7 @@ dimensions are drawn, the others stand at one index each.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from typing import Any, Literal, TypeAlias
@@ -121,8 +121,10 @@ def inspect_last(session: GraphSession) -> Inspection:
     last = session.last
     if last is None:
         raise PlanError("nothing ran yet; call `run` first, or inspect a planned class")
-    found = _joined(last.program.steps, last.origin, last.dirty)
-    return Inspection(f"last run, {last.bucket}", last.propagator.graph, found)
+    graph = last.propagator.graph
+    # `at`: where what served it lies
+    found = _joined(last.program.steps, last.at, last.dirty, _leaves(graph))
+    return Inspection(f"last run, {last.bucket}", graph, found)
 
 
 def inspect_class(
@@ -147,13 +149,24 @@ def inspect_class(
     steps = planner.runs.steps(propagator, Scenario(kind, place.origin, 1.0), cut)
     title = f"{kind} {place}".rstrip()
     dirty = {node.name: region.at(place.origin) for node, region in steps[0].dirty.items()}
-    return Inspection(title, session.scheduled.graph, _joined(steps, place.origin, dirty))
+    graph = session.scheduled.graph
+    return Inspection(title, graph, _joined(steps, place.origin, dirty, _leaves(graph)))
+
+
+def _leaves(graph: Graph) -> set[str]:
+    return {node.name for node in graph.nodes if node.is_leaf}
 
 
 def _joined(
-    steps: Iterable[Step], origin: Sequence[int], dirty: Mapping[str, Region]
+    steps: Iterable[Step],
+    origin: Sequence[int],
+    dirty: Mapping[str, Region],
+    leaves: Collection[str],
 ) -> dict[str, dict[Kind, Region]]:
-    """All pieces of a run together; valid is what the last one leaves."""
+    """All pieces of a run together; valid is what the last one leaves.
+
+    What a piece reads of an earlier one is computed in this run, and not reused.
+    """
     found: dict[str, dict[Kind, Region]] = {name: {"dirty": part} for name, part in dirty.items()}
 
     def put(node: Node, kind: Kind, region: Region, *, adds: bool = True) -> None:
@@ -162,9 +175,11 @@ def _joined(
         kinds[kind] = kinds.get(kind, EMPTY).union(here) if adds else here
 
     for step in steps:
-        sides: tuple[tuple[Kind, Mapping[Node, Region]], ...] = (
-            ("needed", step.needed), ("computed", step.compute), ("reused", step.reused),
-        )  # fmt: skip
+        for node, region in step.reused.items():
+            of_earlier = found.get(node.name, {}).get("computed", EMPTY)
+            put(node, "reused", region.at(origin).subtract(of_earlier))
+        sides: Sequence[tuple[Kind, Mapping[Node, Region]]]
+        sides = ("needed", step.needed), ("computed", step.compute)
         for kind, regions in sides:
             for node, region in regions.items():
                 put(node, kind, region)
@@ -172,7 +187,8 @@ def _joined(
             kinds.pop("valid", None)
         for node, region in step.valid.items():
             put(node, "valid", region, adds=False)
-    for kinds in found.values():
+    for name in found.keys() - leaves:  # what comes from outside is right as it came
+        kinds = found[name]
         stale = kinds.get("dirty", EMPTY).subtract(kinds.get("computed", EMPTY))
         if stale.boxes:
             kinds["stale"] = stale

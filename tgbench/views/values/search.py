@@ -29,7 +29,9 @@ from tgbench.plans.background.messages import Event
 from tgbench.plans.background.process import BackgroundSearch
 from tgbench.plans.decisions import SearchRecord
 from tgbench.plans.plan import Plan
+from tgbench.plans.planner import IN_PIECES
 from tgbench.plans.search.effort import Mode
+from tgbench.plans.search.layouts import SAMPLED
 from tgbench.plans.search.plan_search import LaidOut
 from tgbench.plans.search.rounds import Neighbourhood
 from tgbench.session.session import GraphSession
@@ -99,6 +101,69 @@ class History:
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
         return {"image/svg+xml": to_svg(self), "text/plain": str(self)}
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A plan in the list of those that were laid out.
+
+    Fields:
+        number: among the candidates; −1 where none of them decides what the best plan does.
+        is_best: it is the best plan, with the numbers that are known of it now.
+        why: why another one counts as better though this is faster; "" where it is not.
+    """
+
+    laid_out: LaidOut
+    number: int
+    is_best: bool = False
+    why: str = ""
+
+    @staticmethod
+    def all_of(candidates: Sequence[LaidOut], best: LaidOut | None, same: int) -> list[Listed]:
+        """`same` is which of them the best plan is; −1 if it is none."""
+        if best is None:
+            return [Listed(one, i) for i, one in enumerate(candidates)]
+        others = [
+            Listed(one, i, why=passed_over(one, best))
+            for i, one in enumerate(candidates)
+            if i != same
+        ]
+        return sorted(
+            [*others, Listed(best, same, is_best=True)], key=lambda row: row.laid_out.time_ns
+        )
+
+
+def passed_over(one: LaidOut, best: LaidOut) -> str:
+    """Why the best plan counts as better than one that is faster; see `plan_search`, `judge`.
+
+    What passes between parts is not modelled, and examples of runs may be off from all of them. The
+    best plan was replayed on more runs, and more of its kernels were timed, than when it was found.
+
+    >>> passed_over(LaidOut(95.0, 64, 2, 8), LaidOut(100.0, 64, 2, 4))
+    'in more parts, and not 20 % faster'
+    >>> passed_over(LaidOut(99.9, 128, 2, 1), LaidOut(100.0, 64, 2, 1))
+    'larger, and not 0.2 % faster'
+    """
+    if one.time_ns >= best.time_ns:
+        return ""
+    if one.parts > best.parts and one.time_ns * IN_PIECES >= best.time_ns:
+        return f"in more parts, and not {100 * (IN_PIECES - 1):.0f} % faster"
+    if one.size_bytes > best.size_bytes and best.time_ns <= one.time_ns * (1 + SAMPLED):
+        return f"larger, and not {100 * SAMPLED:.1f} % faster"
+    return "its time stands on fewer runs or kernels than the best one's"
+
+
+def _numbers(plan_json: str) -> LaidOut:
+    """A plan as those in the list."""
+    plan = Plan.from_json(plan_json)
+    kept = {*plan.retained, *(slot.node for slot in plan.slots if slot.through is not None)}
+    return LaidOut(plan.expected_ns, plan.size_bytes, len(kept), plan.cut[2], plan_json)
+
+
+def _decided(plan_json: str) -> Any:
+    """What a plan keeps and where it cuts; where that lies may be packed in several ways."""
+    plan = Plan.from_json(plan_json)
+    return plan.retained, plan.cut, [(slot.node, slot.through) for slot in plan.slots]
 
 
 PHASES = (  # how what is told begins, and what is going on then
@@ -189,8 +254,10 @@ class SearchRun:
         self._watch: asyncio.Task[Plan] | None = None
         self._idle: asyncio.TimerHandle | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._spent_s, self._began = 0.0, 0.0
+        self._spent_s, self._began, self._is_stopped = 0.0, 0.0, False
         self._plan: Plan | None = None
+        self._best: LaidOut | None = None
+        self._as_best: dict[LaidOut, bool] = {}  # whether one decides what the best plan does
         self._tried: deque[LaidOut] = deque(maxlen=MOST_TRIED)
         self._windows: deque[Neighbourhood] = deque(maxlen=MOST_WINDOWS)
         self.failure: TgbenchError | None = None
@@ -200,7 +267,8 @@ class SearchRun:
 
     @property
     def is_running(self) -> bool:
-        return self._search.is_running
+        """Until what it found is in force, or what is wrong is known."""
+        return self._search.is_running or self._began > 0.0
 
     @property
     def history(self) -> History:
@@ -214,6 +282,24 @@ class SearchRun:
         return tuple(sorted(told.values(), key=lambda one: (one.time_ns, one.size_bytes)))
 
     @property
+    def listed(self) -> list[Listed]:
+        """The candidates, the fastest first, with the best plan among them."""
+        found, best = self.candidates, self._best
+        if best is None:
+            return Listed.all_of(found, None, -1)
+        alike = [i for i, one in enumerate(found) if one.parts == best.parts]
+        decided = _decided(best.plan_json)
+        self._as_best = {
+            found[i]: self._as_best[found[i]]
+            if found[i] in self._as_best
+            else _decided(found[i].plan_json) == decided
+            for i in alike
+        }
+        same = [i for i in alike if self._as_best[found[i]]]
+        nearest = min(same, key=lambda i: abs(found[i].size_bytes - best.size_bytes), default=-1)
+        return Listed.all_of(found, best, nearest)
+
+    @property
     def windows(self) -> tuple[Neighbourhood, ...]:
         """What was decided anew, in order; the last ones."""
         return tuple(self._windows)
@@ -222,6 +308,11 @@ class SearchRun:
     def refused_bytes(self) -> int:
         """The budget within which nothing fits, if that is how it ended; else 0."""
         return self.failure.budget_bytes if isinstance(self.failure, BudgetError) else 0
+
+    @property
+    def records(self) -> str:
+        """The measurements that its times stand on; see `Plan`."""
+        return self._search.task.costs.basis
 
     @property
     def plan(self) -> Plan | None:
@@ -249,7 +340,7 @@ class SearchRun:
             ) from error
         self._search.start(seconds, steps)
         self._sleep_never()
-        self._began, self.failure = time.monotonic(), None
+        self._began, self.failure, self._is_stopped = time.monotonic(), None, False
         self._loop = loop
         self._watch = loop.create_task(self._look_after())
         self._watch.add_done_callback(_look_at_failure)
@@ -267,6 +358,7 @@ class SearchRun:
         """
         if not self.is_running and self._plan is not None:
             return self._plan
+        self._is_stopped = True
         with suppress(TgbenchError):  # `_end` tells what is wrong
             self._search.stop(GRACE_S)
         return self._end()
@@ -286,6 +378,7 @@ class SearchRun:
         self._sleep_never()
         if self._watch is not None and not self._watch.done():
             self._watch.cancel()
+        self._began = 0.0
         self._search.close()
 
     def __await__(self) -> Generator[Any, None, Plan]:
@@ -310,6 +403,8 @@ class SearchRun:
             )
             self._tried.extend(event.tried)
             self._windows.extend(event.windows)
+            if event.plan_json is not None:
+                self._best_is(event.plan_json)
         if len(self._moments) > MOST_POINTS:
             self._moments = [*self._moments[:-1:2], self._moments[-1]]
         return bool(events)
@@ -335,8 +430,12 @@ class SearchRun:
         assert self._plan is not None
         return self._plan
 
+    def _best_is(self, plan_json: str) -> None:
+        self._best, self._as_best = _numbers(plan_json), {}
+
     def _conclude(self, plan: Plan) -> None:
         """What a leg proved after the last time that it told of itself counts."""
+        self._best_is(plan.to_json())
         if plan.search is not None:
             found = plan.search
             self._moments.append(
@@ -361,6 +460,8 @@ class SearchRun:
             seen()
 
     def __str__(self) -> str:
+        if not self.is_running and self._is_stopped and self._plan is None:
+            return "stopped before there was a plan"
         state = "searching" if self.is_running else f"ended: {self._why()}"
         return f"{state}; {self.history}"
 

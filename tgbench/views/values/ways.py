@@ -18,7 +18,8 @@ from html import escape
 from operator import and_
 from typing import Any
 
-from tgbench.base.words import cut, format_bytes, format_time
+from tgbench.base.words import counted, cut, format_bytes, format_time
+from tgbench.graph.rewrite.saturate import SaturationEnd
 from tgbench.memory.estimate import estimate_memory
 from tgbench.memory.storage import is_look
 from tgbench.plans.paths.paths import Path
@@ -174,9 +175,10 @@ class Ways:
 
     def table(self) -> TextTable:
         """One row a graph."""
-        header = ("graph", "a run", "measured", "calls", "kept at most", "by")
-        rows = tuple(map(row, self.places, self.paths))
-        return TextTable(self.told, header, rows)
+        header = ("graph", "a run", "more", "measured", "calls", "kept at most", "by")
+        best = self.paths[0].time_ns if self.paths else 0.0
+        rows = [row(place, p, best) for place, p in zip(self.places, self.paths, strict=True)]
+        return TextTable(self.told, header, tuple(rows))
 
     def __str__(self) -> str:
         return str(self.table())
@@ -186,14 +188,17 @@ class Ways:
         return bundle | {"text/html": f"{self.map.to_svg()}{bundle['text/html']}"}
 
 
-def row(place: int, path: Path) -> tuple[str, ...]:
-    """A path in words: its place, time, how much of that was measured, calls, bytes, and rules."""
+def row(place: int, path: Path, best_ns: float) -> tuple[str, ...]:
+    """A path in words: its place, time, how much more that is than the best one's and how much of
+    it was measured, calls, bytes, and rules.
+    """
     found = path.estimate
     kept = estimate_memory(path.graph).keep_all_bytes
     by = ", ".join(path.rules) or "as it was given"
     return (
         f"{place:,}",
         f"{format_time(path.time_ns)} ±{found.spread:.0%}",
+        f"+{format_time(path.time_ns - best_ns)}" if path.time_ns > best_ns else "",
         f"{found.share('measured'):.0%}",
         f"{len(path.calls):,}",
         format_bytes(kept),
@@ -207,6 +212,18 @@ def ways_of(paths: SessionPaths, count: int = SHOWN) -> Ways:
     return Ways(summary(paths), tuple(found.values()), tuple(found))
 
 
+ENDS = {  # of looking for other forms
+    SaturationEnd.SATURATED: "there are no others",
+    SaturationEnd.NODES: "more are found where more may be looked at",
+    SaturationEnd.ITERATIONS: "more are found where more may be looked at",
+    SaturationEnd.SECONDS: "more are found in more time",
+    SaturationEnd.FOUND: "what was looked for is there",
+}
+
+
 def summary(paths: SessionPaths) -> str:
     """How many there are, in words."""
-    return str(paths).splitlines()[0]
+    how_many, found = str(paths).split("; ")[0], paths.paths.space.saturation
+    last = found.iterations[-1]
+    looked = f"{counted(last.nodes, 'form')} of {counted(last.classes, 'value')}"
+    return f"{how_many}; {looked} looked at in {found.seconds:.2f} s: {ENDS[found.stopped]}"
