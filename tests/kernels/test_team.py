@@ -116,12 +116,9 @@ def test_one_thread_computes_alone_what_a_team_would(
     site, _ = placed(node, leaves, Box.full(node.shape), memory, 0, alone)
     shared = by_team(site)
     assert shared is not None
-    expected, before = run(shared, site, memory), torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        np.testing.assert_array_equal(run(shared, site, memory), expected)
-    finally:
-        torch.set_num_threads(before)
+    expected = run(shared, site, memory)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+    np.testing.assert_array_equal(run(shared, site, memory), expected)
 
 
 def test_threads_gain_something_or_nothing() -> None:

@@ -10,13 +10,10 @@ have ready. In an image that containers start from, it is a line of its own.
 from __future__ import annotations
 
 import argparse
-import os
 import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
-
-import torch
 
 from tgbench.base.errors import TgbenchError
 from tgbench.base.regions import Box
@@ -85,8 +82,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 def compile_all(progress: Progress) -> None:
     """Bind every kernel that compiles, at samples of what models ask for."""
-    if (os.cpu_count() or 1) > 1:
-        torch.set_num_threads(2)  # kernels for a team are there for more than one
     found = list(bindings())
     for i, (kernel, site) in enumerate(found):
         progress(i, len(found), kernel.name)
