@@ -82,9 +82,11 @@ class SweepResult:
 
 
 def wanted(graph: Graph, run: PlannedRun) -> Wanted:
-    """A run by names: what changes, and what is asked for of the outputs."""
+    """A run by names: what changes of the inputs, and what is asked for of the outputs; what states
+    change by follows from these.
+    """
     demand = {n: run.demand[node] for n, node in graph.outputs.items() if node in run.demand}
-    return run.changed, demand
+    return {name: part for name, part in run.changed.items() if name in graph.inputs}, demand
 
 
 def measured(

@@ -13,11 +13,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
+from tgbench.base.known import ConstantData
+from tgbench.base.memo import once_each
 from tgbench.graph.graph import Graph, GraphBuilder, Node, copy_node
 from tgbench.graph.op_table import OPS, Dim
 from tgbench.graph.simplify import simplify
 
 DTYPES = ("float32", "float64")
+LARGE = 1024.0  # of a number: what is added to it loses digits that somebody may count on losing
 
 
 @dataclass(frozen=True)
@@ -153,11 +158,30 @@ def _mul(node: Node, place: int) -> Fold | None:
 
 
 def _add(node: Node, place: int) -> Fold | None:
-    return Fold(node.inputs[place], shift=node.inputs[1 - place])
+    shift = node.inputs[1 - place]
+    return None if is_large(shift) else Fold(node.inputs[place], shift=shift)
 
 
 def _sub(node: Node, place: int) -> Fold | None:
-    return Fold(node.inputs[0], shift=node.inputs[1], sign=-1) if place == 0 else None
+    x, shift = node.inputs
+    return Fold(x, shift=shift, sign=-1) if place == 0 and not is_large(shift) else None
+
+
+def is_large(node: Node) -> bool:
+    """Whether a constant holds such large numbers that sums are not taken in another order with
+    them: adding 1.5 · 2²³ and taking it away again rounds to integers, and scores below −1e9 close
+    a mask.
+    """
+    while not node.is_leaf and OPS[node.op].view is not None:
+        node = node.inputs[0]
+    data, value = node.attrs.get("data"), node.attrs.get("value", 0.0)
+    return abs(value) > LARGE if data is None else _most(data) > LARGE
+
+
+@once_each
+def _most(data: ConstantData) -> float:
+    """The largest magnitude; 0 of flags."""
+    return 0.0 if data.array.dtype == bool else float(np.abs(data.array).max(initial=0))
 
 
 _AFFINE: Mapping[str, Callable[[Node, int], Fold | None]] = {

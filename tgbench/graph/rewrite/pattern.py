@@ -8,13 +8,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import TypeAlias
 
 from tgbench.graph.graph import Node
 from tgbench.graph.op_table import OPS, Attrs
+from tgbench.graph.recognise.affine import is_large
 from tgbench.graph.rewrite.egraph import EGraph
 
 Pattern: TypeAlias = "str | float | tuple[Pattern, ...]"
@@ -37,6 +38,13 @@ class PatternMatch:
     def are_fixed(self, *names: str) -> bool:
         """Whether holes are filled by what follows from weights alone."""
         return all(self.egraph.is_fixed(self.nodes[name]) for name in names)
+
+    def are_moderate(self, *names: str) -> bool:
+        """Whether nothing that is added to what fills these holes is rounded away (`is_large`)."""
+        return not any(map(is_large, self._members(names)))
+
+    def _members(self, names: Iterable[str]) -> Iterator[Node]:
+        return chain.from_iterable(self.egraph.members(self.nodes[name]) for name in names)
 
     def with_node(self, name: str, node: Node) -> PatternMatch | None:
         found = self.nodes.get(name)

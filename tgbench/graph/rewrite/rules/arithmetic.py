@@ -15,10 +15,18 @@ def _quotient_is_fixed(match: PatternMatch) -> bool:
     return match.are_fixed("b") and not match.are_fixed("a")
 
 
+def _is_moderate(match: PatternMatch) -> bool:
+    """(1 − m) · −1e9 is 0 where m is 1; of −1e9 and m · 1e9, added to one after the other, that
+    would leave nothing of a score.
+    """
+    return match.are_moderate("a")
+
+
 ARITHMETIC: tuple[AnyRule, ...] = (
-    Rule("distribute", ("mul", "a", ("add", "b", "c")), lambda a, b, c: a * b + a * c, grows=True),
+    Rule("distribute", ("mul", "a", ("add", "b", "c")), lambda a, b, c: a * b + a * c, grows=True,
+         when=_is_moderate),
     Rule("distribute over less", ("mul", "a", ("sub", "b", "c")), lambda a, b, c: a * b - a * c,
-         grows=True),
+         grows=True, when=_is_moderate),
     Rule("distribute quotient", ("div", ("add", "a", "b"), "c"), lambda a, b, c: a / c + b / c,
          grows=True),
     Rule("factor", ("add", ("mul", "a", "b"), ("mul", "a", "c")), lambda a, b, c: a * (b + c)),

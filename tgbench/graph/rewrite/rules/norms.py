@@ -11,6 +11,8 @@ from tgbench.graph.rewrite.rule import AnyRule, Rule
 
 def _is_level(x: Node, along: int, like: Node) -> bool:
     """Whether a term is one number along an axis of what it is added to."""
+    if not like.rank:
+        return False
     place = along % like.rank - (like.rank - x.rank)
     return place < 0 or x.shape[place] == 1
 
