@@ -20,10 +20,11 @@ from strategies import Maker, graphs
 
 from tgbench.base.errors import GraphError, PlanError
 from tgbench.graph.graph import Graph, GraphBuilder, Node, copy_node
-from tgbench.graph.graph_file import graph_to_json
+from tgbench.graph.graph_file import graph_from_json, graph_to_json
 from tgbench.graph.reference import evaluate
 from tgbench.graph.rewrite.saturate import SaturationLimits
 from tgbench.plans.decisions import PlanPath
+from tgbench.plans.paths import chosen as module
 from tgbench.plans.paths.chosen import are_equal, described, opened
 from tgbench.plans.plan import Plan
 from tgbench.session.session import GraphSession
@@ -268,3 +269,22 @@ def test_equal_graphs_need_equal_leaves_and_ends() -> None:
     assert are_equal(of("x", "y"), of("x", "y"), ())
     assert not are_equal(of("x", "y"), of("z", "y"), ())
     assert not are_equal(of("x", "y"), of("x", "z"), ())
+
+
+def test_rules_are_left_out_for_no_longer_than_that_is_worth(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each proof without some of them has what is left of the time, and no more."""
+    given_s, really = list[float](), module.saturate
+
+    def saturate(egraph: Any, rules: Any, limits: SaturationLimits, until: Any) -> Any:
+        given_s.append(limits.seconds)
+        return really(egraph, rules, limits, until)
+
+    monkeypatch.setattr(module, "saturate", saturate)
+    path, graph = chosen(), layers()
+    names = tuple(rule.name for rule in module.RULES)
+    found = module._fewer(graph, graph_from_json(path.graph), names)
+    assert set(path.rules) & set(found)
+    assert given_s == sorted(given_s, reverse=True)
+    assert 0 < given_s[-1] <= given_s[0] <= module.LONGEST

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from dataclasses import replace
 
 from tgbench.base.errors import PlanError
 from tgbench.base.words import shorten
@@ -52,16 +53,18 @@ def described(
 def _fewer(given: Graph, graph: Graph, names: tuple[str, ...]) -> tuple[str, ...]:
     """Rules without some that are not needed: of halves, quarters, … those whose absence is seen.
 
-    What takes long is not done again and again: the rules are as good as they are then.
+    What takes long is not done again and again, nor to its end: the rules are as good as they are
+    then.
     """
-    size, began = (len(names) + 1) // 2, time.monotonic()
+    size, until = (len(names) + 1) // 2, time.monotonic() + LONGEST
     while True:
         for start in reversed(range(0, len(names), size)):
-            rest = names[:start] + names[start + size :]
-            if are_equal(given, graph, rest):
-                names = rest
-            if time.monotonic() - began > LONGEST:
+            left_s = until - time.monotonic()
+            if left_s <= 0:
                 return names
+            rest = names[:start] + names[start + size :]
+            if are_equal(given, graph, rest, replace(PATIENT, seconds=left_s)):
+                names = rest
         if size == 1:
             return names
         size = (size + 1) // 2
@@ -100,7 +103,9 @@ def opened(path: PlanPath, graph: Graph, tolerance: float | None = None) -> Grap
     return found
 
 
-def are_equal(given: Graph, other: Graph, names: Iterable[str]) -> bool:
+def are_equal(
+    given: Graph, other: Graph, names: Iterable[str], limits: SaturationLimits = PATIENT
+) -> bool:
     """Whether rules of these names show two graphs to compute the same, from the same leaves.
 
     >>> from tgbench.graph.graph import GraphBuilder
@@ -122,7 +127,7 @@ def are_equal(given: Graph, other: Graph, names: Iterable[str]) -> bool:
     def is_shown() -> bool:
         return all(egraph.find(a) is egraph.find(b) for a, b in pairs)
 
-    saturate(egraph, rules, PATIENT, is_shown)
+    saturate(egraph, rules, limits, is_shown)
     return is_shown()
 
 
