@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import tgbench as tg
+from benchmarks.measure import threads
 from tgbench import ops
 from tgbench.base.machine import usable_cores
 from tgbench.graph.graph import Graph, GraphBuilder
@@ -30,11 +31,9 @@ LONG_S, SPUN_NS = 60.0, 600_000
 
 @pytest.fixture(autouse=True)
 def two_threads() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    waiting.waiting().spin()  # whatever ran before
-    yield
-    torch.set_num_threads(before)
+    with threads(2):
+        waiting.waiting().spin()  # whatever ran before
+        yield
 
 
 @pytest.fixture

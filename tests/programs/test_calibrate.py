@@ -22,6 +22,7 @@ import pytest
 import torch
 
 import tgbench as tg
+from benchmarks.measure import threads
 from tgbench import ops
 from tgbench.base.errors import RecordsWarning
 from tgbench.base.machine import Machine
@@ -109,7 +110,7 @@ def sites(run: GraphSession) -> list[Site]:
 def told(run: GraphSession, site: Site, times: dict[str, float]) -> list[Record]:
     """Records of a machine on which kernels take what we say."""
     signature = run.costs.signature(site)
-    names = {kernel.name: kernel for kernel, _ in run.costs.ranked(site)}
+    names = {kernel.name: kernel for kernel in KERNELS[site.call.op.name]}
     return [
         Record(
             name, source_hash(names[name]), signature.text, Machine.here().fingerprint,
@@ -187,10 +188,8 @@ def test_a_search_in_another_process_ranks_alike(tmp_path: Path) -> None:
 
 @pytest.fixture
 def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+    with threads(1):
+        yield
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import tgbench as tg
+from benchmarks.measure import threads
 from tgbench import ops
 from tgbench.base.regions import Box
 from tgbench.costs.model import CostModel, Estimate
@@ -28,10 +29,8 @@ WIDE = 512  # 1 MiB of weights a layer
 
 @pytest.fixture(autouse=True)
 def two_threads() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    yield
-    torch.set_num_threads(before)
+    with threads(2):
+        yield
 
 
 def layers(with_conv: bool = False) -> Graph:

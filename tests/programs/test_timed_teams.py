@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
+from programs import test_calibrate
+from programs.test_calibrate import layers, one_row, sites, told
 
-from tgbench import ops
+from benchmarks.measure import threads
 from tgbench.base.machine import Machine
 from tgbench.costs.model import CostModel
-from tgbench.costs.records import Record, Records
-from tgbench.costs.signature import source_hash
+from tgbench.costs.records import Records
 from tgbench.costs.users_records import default_records
-from tgbench.graph.graph import Graph, GraphBuilder
-from tgbench.kernels.registry import Kernel, Site, by_team
+from tgbench.kernels.registry import by_team
 from tgbench.programs import calibrate
 from tgbench.programs.calibrate import Race
 from tgbench.programs.program import site_at
@@ -26,56 +25,20 @@ pytest.importorskip("numba")
 
 from tgbench.kernels.numba import rows
 
-DEPTH, COLUMNS, LAYERS = 512, 1024, 3  # 2 MiB a layer
 BY_TEAM, ALONE = "linear_team_numba", "linear_numba"
+own_cache = test_calibrate.own_cache  # a fixture for every test
 
 
 @pytest.fixture(autouse=True)
-def two_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def two_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """That gain nothing by what is measured of threads: records alone say that a team pays."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(calibrate, "SECONDS", 600.0)
-    monkeypatch.setattr(calibrate, "_is_disturbed", lambda device, is_contended: False)
     monkeypatch.setattr(rows, "gain", lambda threads: 1.0)
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    yield
-    torch.set_num_threads(before)
-
-
-def layers() -> Graph:
-    g = GraphBuilder()
-    x = g.input("x", (4, DEPTH))
-    for i in range(LAYERS):
-        wide = ops.linear(x, g.parameter(f"up{i}", (COLUMNS, DEPTH)))
-        x = ops.linear(wide, g.parameter(f"down{i}", (DEPTH, COLUMNS)))
-    g.output("y", x)
-    return g.build()
+    with threads(2):
+        yield
 
 
 def session(**options: object) -> GraphSession:
-    rng, graph = np.random.default_rng(0), layers()
-    weights = {
-        name: rng.integers(-1, 2, node.shape).astype(np.float32) / 8
-        for name, node in graph.parameters.items()
-    }
-    return GraphSession(graph, weights, packed_bytes=0, making="always", **options)  # type: ignore[arg-type]
-
-
-def one_row(run: GraphSession) -> set[str]:
-    """The kernels of a warm run that changes one row and asks for it."""
-    x = np.zeros((4, DEPTH), np.float32)
-    for value in (1.0, 2.0):
-        x[1] = value
-        run.run({"x": x}, want={"y": np.s_[1]})
-    assert run.last is not None
-    return {made.kernel for made in run.last.program.instructions}
-
-
-def sites(run: GraphSession) -> list[Site]:
-    planner = run.planning.planner(run.scheduled)
-    found = planner.survey(planner.scenarios(run.planning.classes))
-    return list({run.costs.signature(s).text: s for some in found for s in some}.values())
+    return test_calibrate.session(layers(), making="always", **options)
 
 
 def known(folder: Path, team_ns: int, others_ns: int) -> Records:
@@ -83,19 +46,10 @@ def known(folder: Path, team_ns: int, others_ns: int) -> Records:
     plain, records = session(calibrate=False), Records(folder / f"{team_ns}.db")
     one_row(plain)
     for site in sites(plain):
-        team = by_team(site)
-        assert team is not None
-        times = {kernel: others_ns for kernel, _ in plain.costs.ranked(site)} | {team: team_ns}
-        records.add([told(plain.costs, site, kernel, ns) for kernel, ns in times.items()])
+        names = [kernel.name for kernel, _ in plain.costs.ranked(site)]
+        times = dict.fromkeys(names, float(others_ns)) | {BY_TEAM: float(team_ns)}
+        records.add(told(plain, site, times))
     return records
-
-
-def told(costs: CostModel, site: Site, kernel: Kernel, took_ns: int) -> Record:
-    signature = costs.signature(site)
-    return Record(
-        kernel.name, source_hash(kernel), signature.text, Machine.here().fingerprint,
-        (took_ns,) * 3, flops=signature.flops, size_bytes=signature.size_bytes, modelled_ns=1000.0,
-    )  # fmt: skip
 
 
 @pytest.mark.parametrize(("team_ns", "is_taken"), [(40_000, True), (90_000, False)])

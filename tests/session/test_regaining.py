@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 import tgbench as tg
+from benchmarks.measure import threads
 from tgbench import ops
 from tgbench.graph.graph import Graph, GraphBuilder
 from tgbench.session.planning import Planning
@@ -27,10 +27,8 @@ WIDE, LAYERS, TEAM = 512, 3, "linear_team_numba"
 def two_threads(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(Planning, "calibrate", lambda self, planner: None)
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    yield
-    torch.set_num_threads(before)
+    with threads(2):
+        yield
 
 
 def layers() -> Graph:

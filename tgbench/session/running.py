@@ -379,10 +379,8 @@ class Runner:
         try:
             yield
         except BudgetError as refused:
-            whole = self.planning.afresh()
-            firsts = self.planning.first_runs(whole, whole.classify(self.graph), self.reader)
             try:
-                self._plan_with(firsts, alone=True)
+                self._plan_with(self._first_runs(self.planning.afresh()), alone=True)
             except BudgetError as other:
                 raise min(refused, other, key=lambda one: one.needed_bytes) from None
 
@@ -433,6 +431,10 @@ class Runner:
         )
         return ({**standing.pending, **found} if standing.pending else found), scattered
 
+    def _first_runs(self, bucket: Bucket) -> Runs:
+        """A run, and the smallest changes that may follow it."""
+        return self.planning.first_runs(bucket, bucket.classify(self.graph), self.reader)
+
     def plan_for(self, runs: Runs) -> None:
         """Plan for some more runs; if that fails or is interrupted, all stays as it was.
 
@@ -443,11 +445,7 @@ class Runner:
             return self._plan_with(runs)
         demands = (run.kind.bucket(run.origin).demand for run in runs)
         afresh = dict.fromkeys(self.planning.afresh(dict(demand)) for demand in demands)
-        firsts = [
-            one
-            for bucket in afresh
-            for one in self.planning.first_runs(bucket, bucket.classify(self.graph), self.reader)
-        ]
+        firsts = [one for bucket in afresh for one in self._first_runs(bucket)]
         with self._or_larger():
             self._plan_with(firsts, alone=True)
 
@@ -710,7 +708,5 @@ class Runner:
             self.search(Search("greedy", Effort(steps=0)))
             return
         fits: Runs = () if self.chooser.strict else self.planning.whole_runs()
-        whole = self.planning.afresh()
-        spot = whole.classify(self.graph)
-        self._plan_with(self.planning.first_runs(whole, spot, self.reader), fits)
+        self._plan_with(self._first_runs(self.planning.afresh()), fits)
         self.rehearser.hold(fits)

@@ -8,7 +8,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import TypeAlias
@@ -41,10 +41,7 @@ class PatternMatch:
 
     def are_moderate(self, *names: str) -> bool:
         """Whether nothing that is added to what fills these holes is rounded away (`is_large`)."""
-        return not any(map(is_large, self._members(names)))
-
-    def _members(self, names: Iterable[str]) -> Iterator[Node]:
-        return chain.from_iterable(self.egraph.members(self.nodes[name]) for name in names)
+        return not any(holds_large(self.egraph, self.nodes[name]) for name in names)
 
     def with_node(self, name: str, node: Node) -> PatternMatch | None:
         found = self.nodes.get(name)
@@ -108,6 +105,11 @@ def _class(pattern: Pattern, name: Node, found: PatternMatch) -> Iterator[Patter
     if isinstance(pattern, tuple):
         return chain.from_iterable(_node(pattern, node, found) for node in members)
     return iter((found,) if any(is_number(node, pattern) for node in members) else ())
+
+
+def holds_large(egraph: EGraph, name: Node) -> bool:
+    """Whether a class is a constant of such numbers (`is_large`)."""
+    return any(map(is_large, egraph.members(name)))
 
 
 def is_number(node: Node, value: float) -> bool:

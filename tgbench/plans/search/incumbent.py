@@ -44,12 +44,14 @@ class Incumbent:
         found = [(step, time_ns) for step, time_ns in self.history if time_ns > best.time_ns]
         self.history = [*found, (self.history[-1][0], best.time_ns)]
 
+    def off_by(self, cut: Cut) -> float:
+        """What plans cut so may be off by beside the best one (`Candidate.off_by`)."""
+        return 1.0 if self.best is None else self.best.off_by(cut)
+
     def is_behind(self, promise_ns: float, cut: Cut) -> bool:
         """Whether another way of cutting promises clearly more."""
-        best = self.best
-        if best is None:
-            return True
-        return promise_ns * best.off_by(cut) < FINER * max(best.modelled_ns, best.time_ns)
+        best, least_ns = self.best, promise_ns * self.off_by(cut)
+        return best is None or least_ns < FINER * max(best.modelled_ns, best.time_ns)
 
     def may_be_behind(self, modelled_ns: float) -> bool:
         """Whether what the model says so of may turn out to be better."""

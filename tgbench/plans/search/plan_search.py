@@ -296,9 +296,8 @@ class PlanSearch:
 
     def _is_hopeful(self, arm: Arm) -> bool:
         """Whether windows may find something: the model has to have a retention that fits."""
-        best = self.incumbent.best
-        off = 1.0 if best is None else best.off_by(arm.cut)
-        return self.incumbent.may_be_behind(arm.bound_ns * off) and math.isfinite(arm.promise_ns)
+        bound_ns = arm.bound_ns * self.incumbent.off_by(arm.cut)
+        return self.incumbent.may_be_behind(bound_ns) and math.isfinite(arm.promise_ns)
 
     def _settled(self, bounds: Bounds) -> StopReason:
         if self.asked.mode == "exact":
