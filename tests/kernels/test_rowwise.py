@@ -101,6 +101,17 @@ def test_columns_alone_have_the_same_bits_where_nothing_is_reduced() -> None:
         np.testing.assert_array_equal(by_loop(node, leaves, box, 1), part(whole, box))
 
 
+def test_exp_is_no_zero_where_a_float32_is_none() -> None:
+    node = ops.rowwise((("exp", 0),), GraphBuilder().input("x", (1, 64)))
+    leaves = {"x": np.linspace(-104, 88.7, 64, dtype=np.float32)[None]}
+    found = by_loop(node, leaves, Box.full(node.shape), 0)
+    assert found is not None
+    expected = evaluate(node, leaves).astype(np.float32)
+    assert 0 < expected[0, 3] < 1.2e-38
+    assert np.isfinite(found).all()
+    np.testing.assert_allclose(found, expected, 1e-5, 1e-45)
+
+
 @pytest.mark.parametrize("name", ["tanh", "log"])
 def test_functions_are_right_to_two_units(name: str) -> None:
     values = {"tanh": np.linspace(-12, 12, 9_001), "log": np.logspace(-44, 38, 9_001)}[name]

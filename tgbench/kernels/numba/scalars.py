@@ -8,9 +8,19 @@ from __future__ import annotations
 
 import numpy as np
 
-from tgbench.kernels.numba.loops import F, U, erf32, exp32, kernel, ordered, plain, tanh32
+from tgbench.kernels.numba.loops import (
+    F,
+    U,
+    erf32,
+    exp32,
+    full_exp32,
+    kernel,
+    ordered,
+    plain,
+    tanh32,
+)
 
-__all__ = ["F", "U", "erf32", "exp32", "larger", "log32", "plus", "smaller", "tanh32"]
+__all__ = ["F", "U", "erf32", "exp32", "full_exp32", "larger", "log32", "plus", "smaller", "tanh32"]
 
 LOWEST, NAN = np.int32(-0x80000000), np.int32(0x7FC00000)
 

@@ -31,7 +31,7 @@ from tgbench.kernels.passes import AGAIN, READ, Pass, RowPasses, RowValue
 FORMULAS = {
     "add": "{} + {}", "sub": "{} - {}", "mul": "{} * {}", "div": "{} / {}", "neg": "-{}",
     "abs": "abs({})", "floor": "np.floor({})", "ceil": "np.ceil({})", "sqrt": "np.sqrt({})",
-    "rsqrt": "F(1) / np.sqrt({})", "reciprocal": "F(1) / {}", "exp": "exp32({})",
+    "rsqrt": "F(1) / np.sqrt({})", "reciprocal": "F(1) / {}", "exp": "full_exp32({})",
     "erf": "(erf32({0}) if {0} != F(0) else {0})", "tanh": "tanh32({})", "log": "log32({})",
     "sigmoid": "F(1) / (F(1) + exp32(-{}))",
     "maximum": "larger({}, {})", "minimum": "smaller({}, {})", "less": "{} < {}",

@@ -76,6 +76,14 @@ def exp32(x):
 
 
 @triton.jit
+def full_exp32(x):
+    """Wherever it is a float32: far out as the square of what half of it gives."""
+    is_far = tl.abs(x) > 87.0
+    found = exp32(tl.where(is_far, x * 0.5, x))
+    return tl.where(is_far, found * found, found)
+
+
+@triton.jit
 def erf32(x):
     """Source: N. Juffa's erff; two polynomials, joined at 475/512."""
     t = tl.minimum(tl.abs(x), 10.0)
