@@ -329,3 +329,24 @@ def test_a_sweep_without_time_shows_what_the_records_know(
     assert paths.given.estimate.source != "measured"
     assert paths.sweep(records, **stops).measured == 0
     assert paths.given.estimate.source == "measured"
+
+
+@pytest.mark.parametrize(
+    ("left_out", "more", "said"),
+    [("--weights", (), "pass `--weights`"), ("", ("--memory", "64"), "--memory")],
+)
+def test_errors_name_options_of_the_command(
+    left_out: str,
+    more: tuple[str, ...],
+    said: str,
+    folder: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    given = {"--weights": f"{folder}/w.safetensors", "--inputs": f"{folder}/x.safetensors"}
+    given.pop(left_out, None)
+    words = [word for pair in given.items() for word in pair]
+    assert main(["run", f"{folder}/g.json", *words, *more]) == 1
+    error = capsys.readouterr().err
+    assert said in error, error
+    assert "weights=" not in error
+    assert "memory=" not in error

@@ -22,8 +22,9 @@ from __future__ import annotations
 import argparse
 import contextlib
 import io
+import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
@@ -78,15 +79,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without →, × or ≤ shows ?
     words = list(sys.argv[1:] if argv is None else argv)
+    options = set[str]()
     try:
-        parser, modules = _parser(words)
+        parser, asked = _parser(words)
         arguments = parser.parse_args(words)
         if arguments.command is None:
             parser.print_help()
             return 2
-        return int(modules[arguments.command].run(arguments))
+        own, module = asked[arguments.command]
+        options.update(re.findall(r"--[a-z][a-z-]*", own.format_usage()))
+        return int(module.run(arguments))
     except TgbenchError as error:
-        print(printable(f"error: {error}"), file=sys.stderr)  # it may quote a file's names
+        said = _by_options(str(error), options)
+        print(printable(f"error: {said}"), file=sys.stderr)  # it may quote a file's names
         return 1
     except BrokenPipeError:  # `tgbench … | head`
         with contextlib.suppress(OSError):
@@ -97,17 +102,34 @@ def main(argv: Sequence[str] | None = None) -> int:
         return STOPPED
 
 
-def _parser(words: Sequence[str]) -> tuple[argparse.ArgumentParser, dict[str, Any]]:
-    """The parser, with the arguments of the subcommand that is asked for."""
+def _by_options(said: str, options: Collection[str]) -> str:
+    """An error of the library, by the options of a command instead of arguments in Python.
+
+    >>> _by_options("pass weights= or memory=100; f(steps=3)", {"--weights", "--memory"})
+    'pass --weights or --memory 100; f(steps=3)'
+    """
+
+    def option(found: re.Match[str]) -> str:
+        name, value = "--" + found[1].replace("_", "-"), found[2]
+        return f"{name} {value}".rstrip() if name in options else found[0]
+
+    return re.sub(r"(?<![\w-])([a-z_]+)=([\w.…\"'{\[]?)", option, said)
+
+
+def _parser(
+    words: Sequence[str],
+) -> tuple[argparse.ArgumentParser, dict[str, tuple[argparse.ArgumentParser, Any]]]:
+    """The parser; and by name the subcommand that is asked for, with its arguments."""
     parser = argparse.ArgumentParser(prog="tgbench", description=ABOUT, epilog=EPILOG)
     parser.add_argument("--version", action="version", version=f"tgbench {tgbench.__version__}")
     below = parser.add_subparsers(dest="command", metavar="command")
-    modules: dict[str, Any] = {}
+    asked: dict[str, tuple[argparse.ArgumentParser, Any]] = {}
     for command in COMMANDS:
         own = below.add_parser(
             command.name, help=command.help, description=command.help, epilog=DEFAULTS
         )
         if command.name in words:
-            modules[command.name] = module = import_module(f"tgbench.commands.{command.module}")
+            module = import_module(f"tgbench.commands.{command.module}")
             module.configure(own)
-    return parser, modules
+            asked[command.name] = own, module
+    return parser, asked
