@@ -1,4 +1,6 @@
-"""Numbers so large that what is added to them loses digits: sums with them stay as they were."""
+"""Numbers so large that what is added to them loses digits: sums with them stay as they were. And
+some so far from 1 that their products are no floats: products with them do.
+"""
 
 from __future__ import annotations
 
@@ -53,6 +55,21 @@ class Running(nn.Module):
         return self.total * 2
 
 
+class Scaled(nn.Module):
+    """Factors whose products with each other are infinite, or nearly 0."""
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return (x * 1e-20) * 1e20 * 1e-20 + x / (y * y + 1.0)
+
+
+class Closed(nn.Module):
+    """The least float closes a mask; what stands behind it would make it infinite."""
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        closed = (1.0 - (y > 0).float()) * torch.finfo(torch.float32).min
+        return torch.softmax((x * 0.125 + closed) * 2.0, -1)
+
+
 def test_what_rounds_is_no_shift_of_a_product() -> None:
     module, x = Rounded().eval(), torch.randn(4, 8)
     session = tg.GraphSession(tg.from_torch(module, (x,)), calibrate=False)
@@ -73,6 +90,20 @@ def test_no_path_adds_scores_to_what_closes_a_mask(low: float) -> None:
     expected, paths = module(x, there).detach(), session.paths()
     for path in islice(paths, 12):
         found = paths.open(path).run({"x": x, "there": there})["output"]
+        np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("module", [Scaled(), Closed()])
+def test_no_path_has_products_that_are_no_floats(module: nn.Module) -> None:
+    torch.manual_seed(0)
+    x, y = torch.randn(2, 16, 16), torch.randn(2, 16, 16)
+    session = tg.GraphSession(tg.from_torch(module.eval(), (x, y)), calibrate=False)
+    session.run({"x": x, "y": y})
+    expected, paths = module(x, y).detach(), session.paths()
+    graphs = {path.graph.fingerprint: path for path in islice(paths, 24)}
+    assert len(graphs) > 1
+    for path in graphs.values():
+        found = paths.open(path).run({"x": x, "y": y})["output"]
         np.testing.assert_allclose(found, expected, atol=1e-5)
 
 

@@ -33,6 +33,8 @@ from pathlib import Path
 
 import torch
 
+from tgbench.kernels.helping import helping
+
 RUNTIME = "libgomp"
 LEAST_NS = 25_000_000  # of runs, that are judged together
 RARELY = 500  # times what looking takes, which is more with more threads: until the next time
@@ -118,14 +120,16 @@ class Waiting:
     Args:
         waited: how long threads of the process waited for processors until now.
         sit: has threads sleep for so many seconds; None where the runtime is another one.
+        found: told that others compute.
     """
 
     def __init__(
         self,
         waited: Callable[[], int] = waited_ns,
         sit: Callable[[float], Sitter | None] | None = None,
+        found: Callable[[], None] = lambda: None,
     ) -> None:
-        self._waited, self._sit = waited, sit or _sitting
+        self._waited, self._sit, self._found = waited, sit or _sitting, found
         self._sitter: Sitter | None = None
         self._before: int | None = None  # they had waited for so long; None while nobody looks
         self._took_ns = self._looking_ns = self._due_ns = 0
@@ -173,6 +177,7 @@ class Waiting:
             self.spin()
         elif not self.is_asleep:
             self._sitter = self._sit(LONGEST_S)
+            self._found()
 
 
 def _sitting(seconds: float) -> Sitter | None:
@@ -186,4 +191,4 @@ def _sitting(seconds: float) -> Sitter | None:
 @cache
 def waiting() -> Waiting:
     """That of this process."""
-    return Waiting()
+    return Waiting(found=helping().look_soon)

@@ -205,6 +205,7 @@ class Program:
         binds: makes the tensors at the first move, where they are not made with the program.
         tryout: what is being found out about the kernels of its calls.
         regained: how often threads gained something else when these were last chosen together.
+        by_team: whether a team computes a part of it.
         shown: of `results`, where it stands, what was handed out, as views.
         size_bytes: what keeping it takes, about; known once it is kept.
     """
@@ -231,6 +232,7 @@ class Program:
     binds: Callable[[Program, tuple[int, ...]], None] | None = None
     tryout: Any = None
     regained: int = 0
+    by_team: bool = False
     shown: dict[Any, Any] = field(default_factory=dict)
     size_bytes: int = 0
     _tensors: dict[View, torch.Tensor] = field(default_factory=dict)
@@ -299,6 +301,7 @@ class Program:
         for i, chain in self._chains.items():
             chain.close()
             self.calls[i] = chain.execute, (0, len(chain))
+        self.by_team = any(chain.by_team for chain in self._chains.values())
         for parts in self.outputs.values():
             for _, view in parts:
                 tensor(view)

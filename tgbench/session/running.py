@@ -28,6 +28,7 @@ from tgbench.base.errors import BudgetError, KernelError
 from tgbench.base.regions import Region
 from tgbench.base.switches import RUNS, tell
 from tgbench.kernels import beside
+from tgbench.kernels.helping import helping
 from tgbench.kernels.waiting import waiting
 from tgbench.plans.decisions import Decisions
 from tgbench.plans.search.effort import Effort
@@ -212,7 +213,7 @@ class Runner:
         self._awaits_code = not beside.is_there()
         self._checks = switches.checks()
         self.tryer = self._new_tryer()
-        self.waiting = waiting()
+        self.waiting, self.helping = waiting(), helping()
         on_cpu = planning.device == "cpu"  # a thread that waits for another device does no work
         self._work_ns = time.thread_time_ns if on_cpu else time.perf_counter_ns
 
@@ -577,7 +578,10 @@ class Runner:
         before, compiled_ns = self.keeper.standing, once.spent_ns()
         self.waiting.begins()
         decided_ns, began_work = time.perf_counter_ns(), self._work_ns()
-        outcome = self.execute(run, turn)
+        if program.by_team and turn is None:
+            outcome = self.helping.during(program, lambda: self.execute(run, turn))
+        else:
+            outcome = self.execute(run, turn)
         ended_work, done_ns = self._work_ns(), time.perf_counter_ns()
         self.waiting.ends(done_ns - decided_ns)
         compiled_ns = once.spent_ns() - compiled_ns

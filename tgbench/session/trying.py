@@ -28,6 +28,7 @@ from tgbench.base.memo import Latest
 from tgbench.base.switches import STEPS, tell
 from tgbench.base.words import counted
 from tgbench.kernels.binding import once
+from tgbench.kernels.helping import helping
 from tgbench.kernels.registry import Kernel, Prepared, Site, is_by_team, kernel_named
 from tgbench.kernels.views import Bound
 from tgbench.kernels.waiting import waiting
@@ -168,7 +169,8 @@ class Tryer:
     def __str__(self) -> str:
         known = f"{counted(self.settled, 'call')} timed in runs, {self.exchanged} exchanged"
         drift = [f"{text} takes {ratio:.2g} × what was timed" for text, ratio in self.drift.items()]
-        return "; ".join([known, *drift])
+        alone = [] if helping().helps else ["helpers rest: others compute, and runs take less so"]
+        return "; ".join([known, *drift, *alone])
 
     # --- a run -----------------------------------------------------------------------------------
 

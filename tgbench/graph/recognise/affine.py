@@ -23,6 +23,7 @@ from tgbench.graph.simplify import simplify
 
 DTYPES = ("float32", "float64")
 LARGE = 1024.0  # of a number: what is added to it loses digits that somebody may count on losing
+FAR = 2.0**20  # of a factor, or of one over it: a few of them together leave what floats can hold
 
 
 @dataclass(frozen=True)
@@ -154,7 +155,8 @@ def _channel_affine(node: Node, place: int) -> Fold | None:
 
 
 def _mul(node: Node, place: int) -> Fold | None:
-    return Fold(node.inputs[place], scale=node.inputs[1 - place])
+    scale = node.inputs[1 - place]
+    return None if is_far(scale) else Fold(node.inputs[place], scale=scale)
 
 
 def _add(node: Node, place: int) -> Fold | None:
@@ -172,10 +174,24 @@ def is_large(node: Node) -> bool:
     them: adding 1.5 · 2²³ and taking it away again rounds to integers, and scores below −1e9 close
     a mask.
     """
+    return _magnitude(node) > LARGE
+
+
+def is_far(node: Node) -> bool:
+    """Whether a constant holds numbers so far from 1 that products are not taken in another order
+    with them: the least float32, which closes a mask, is infinite times 2, and that times 0 is no
+    number.
+    """
+    magnitude = _magnitude(node)
+    return magnitude > FAR or 0 < magnitude < 1 / FAR
+
+
+def _magnitude(node: Node) -> float:
+    """The largest of a constant; 0 where it is none."""
     while not node.is_leaf and OPS[node.op].view is not None:
         node = node.inputs[0]
     data, value = node.attrs.get("data"), node.attrs.get("value", 0.0)
-    return abs(value) > LARGE if data is None else _most(data) > LARGE
+    return abs(value) if data is None else _most(data)
 
 
 @once_each

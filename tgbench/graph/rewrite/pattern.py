@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 from tgbench.graph.graph import Node
 from tgbench.graph.op_table import OPS, Attrs
-from tgbench.graph.recognise.affine import is_large
+from tgbench.graph.recognise.affine import is_far, is_large
 from tgbench.graph.rewrite.egraph import EGraph
 
 Pattern: TypeAlias = "str | float | tuple[Pattern, ...]"
@@ -42,6 +42,10 @@ class PatternMatch:
     def are_moderate(self, *names: str) -> bool:
         """Whether nothing that is added to what fills these holes is rounded away (`is_large`)."""
         return not any(holds_large(self.egraph, self.nodes[name]) for name in names)
+
+    def are_near(self, *names: str) -> bool:
+        """Whether products may be taken in another order with what fills these holes (`is_far`)."""
+        return not any(holds_far(self.egraph, self.nodes[name]) for name in names)
 
     def with_node(self, name: str, node: Node) -> PatternMatch | None:
         found = self.nodes.get(name)
@@ -110,6 +114,11 @@ def _class(pattern: Pattern, name: Node, found: PatternMatch) -> Iterator[Patter
 def holds_large(egraph: EGraph, name: Node) -> bool:
     """Whether a class is a constant of such numbers (`is_large`)."""
     return any(map(is_large, egraph.members(name)))
+
+
+def holds_far(egraph: EGraph, name: Node) -> bool:
+    """Whether a class is a constant of such numbers (`is_far`)."""
+    return any(map(is_far, egraph.members(name)))
 
 
 def is_number(node: Node, value: float) -> bool:

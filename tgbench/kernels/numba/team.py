@@ -30,6 +30,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from tgbench.kernels.helping import helping
 from tgbench.kernels.numba import loops, tiles
 from tgbench.kernels.numba.ahead import measured_ahead
 from tgbench.kernels.waiting import QUIET_S
@@ -156,11 +157,13 @@ def measure_gain(threads: int) -> float:
 
 
 def together(product: Callable[..., int], *arguments: Any) -> None:
-    """`product(words, helpers, *arguments)` by as many threads as torch may use.
+    """`product(words, helpers, *arguments)` by as many threads as torch may use, where helpers make
+    runs quicker.
 
     One caller at a time has the helpers; another one computes alone.
     """
-    _together(torch.get_num_threads() - 1, product, *arguments)
+    helpers = torch.get_num_threads() - 1 if helping().is_asked else 0
+    _together(helpers, product, *arguments)
 
 
 def _together(helpers: int, product: Callable[..., int], *arguments: Any) -> None:

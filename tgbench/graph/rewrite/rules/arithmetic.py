@@ -12,7 +12,7 @@ from tgbench.graph.rewrite.rule import AnyRule, Rule
 
 def _quotient_is_fixed(match: PatternMatch) -> bool:
     """A weight in the denominator, and something else above it: once, not in every run."""
-    return match.are_fixed("b") and not match.are_fixed("a")
+    return match.are_fixed("b") and match.are_near("b") and not match.are_fixed("a")
 
 
 def _is_moderate(match: PatternMatch) -> bool:
@@ -20,6 +20,10 @@ def _is_moderate(match: PatternMatch) -> bool:
     would leave nothing of a score.
     """
     return match.are_moderate("a")
+
+
+def _are_near(match: PatternMatch) -> bool:
+    return match.are_near("a", "b", "c")
 
 
 ARITHMETIC: tuple[AnyRule, ...] = (
@@ -43,9 +47,12 @@ ARITHMETIC: tuple[AnyRule, ...] = (
     Rule("by a number is times", ("div", "a", "b"), lambda a, b: a * reciprocal(b),
          when=_quotient_is_fixed),
     Rule("times one over is by", ("mul", "a", ("reciprocal", "b")), lambda a, b: a / b),
-    Rule("quotients at once", ("div", ("div", "a", "b"), "c"), lambda a, b, c: a / (b * c)),
-    Rule("quotient of a product", ("mul", ("div", "a", "c"), "b"), lambda a, b, c: (a * b) / c),
-    Rule("product of a quotient", ("div", ("mul", "a", "b"), "c"), lambda a, b, c: (a / c) * b),
+    Rule("quotients at once", ("div", ("div", "a", "b"), "c"), lambda a, b, c: a / (b * c),
+         when=_are_near),
+    Rule("quotient of a product", ("mul", ("div", "a", "c"), "b"), lambda a, b, c: (a * b) / c,
+         when=_are_near),
+    Rule("product of a quotient", ("div", ("mul", "a", "b"), "c"), lambda a, b, c: (a / c) * b,
+         when=_are_near),
     Rule("by a root", ("div", "a", ("sqrt", "b")), lambda a, b: a * rsqrt(b)),
     Rule("one over a root", ("reciprocal", ("sqrt", "a")), lambda a: rsqrt(a)),
     Rule("root of one over", ("sqrt", ("reciprocal", "a")), lambda a: rsqrt(a)),
