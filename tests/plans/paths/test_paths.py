@@ -331,6 +331,21 @@ def test_what_is_too_far_off_is_left_out(session: GraphSession) -> None:
     assert left.given.time_ns == pytest.approx(paths.given.time_ns)
 
 
+def test_what_exact_rules_make_of_less_is_less() -> None:
+    """The weight of a product is narrow, and the rule that made a layer of that rounds nothing."""
+    g = GraphBuilder()
+    x, w, v = g.input("x", (8, 16)), g.parameter("w", (16, 16)), g.parameter("v", (16, 16))
+    g.output("y", ops.linear(ops.linear(x, w), v) + ops.linear(x * 2.0, w))
+    weights = {name: np.random.default_rng(0).standard_normal((16, 16)) for name in "wv"}
+    session = GraphSession(g.build(), {n: w.astype(np.float32) for n, w in weights.items()})
+    told = set[tuple[bool, bool]]()
+    for path in islice(session.paths(tolerance=1e-2, limits=SaturationLimits(nodes=600)), 1500):
+        nodes = path.graph.nodes
+        is_less = any(n.dtype != "float32" or "arithmetic" in n.attrs for n in nodes)
+        told.add((is_less, path.is_rounded))
+    assert told == {(False, False), (True, True)}
+
+
 def test_a_tolerance_that_allows_nothing_is_refused(session: GraphSession) -> None:
     with pytest.raises(PlanError, match="above 0"):
         session.paths(tolerance=0.0)

@@ -91,7 +91,7 @@ class Path:
     @property
     def is_rounded(self) -> bool:
         """Whether it computes in less than the graph's dtype."""
-        return bool({rule.name for rule in LESS}.intersection(self.rules))
+        return not self.paths.space.exact.issuperset(self.nodes)
 
     def chosen(self, tolerance: float | None = None) -> PlanPath:
         """The path as a plan holds it, and a session takes it.
@@ -110,13 +110,13 @@ class Path:
 
         The e-nodes of equal layers are one part.
         """
-        less, found = {rule.name for rule in LESS}, {}
+        exact, found = self.paths.space.exact, {}
         for group in self.paths.choices.clusters:
             part = frozenset(
                 cluster.options[name][number]
                 for cluster in group
                 for name, number in zip(cluster.classes, self.taken[cluster], strict=True)
-                if number >= 0 and self.paths.egraph.rules[cluster.options[name][number]] in less
+                if number >= 0 and cluster.options[name][number] not in exact
             )
             if part:
                 found[part] = self.paths.given.taking({one: self.taken[one] for one in group})
@@ -225,6 +225,34 @@ class Space:
         found = Alternatives.of(egraph)
         happening = occasions(found, rules, runs or [PlannedRun.whole(graph)])
         return Space(graph, egraph, found, saturation, happening)
+
+    @cached_property
+    def exact(self) -> frozenset[Node]:
+        """The e-nodes that compute in their dtype, of operands that can be had so.
+
+        A rule that rounds nothing takes what one that does has made as well: the product of an int8
+        weight, written as a layer, is made by a rule of layers.
+        """
+        egraph, less = self.egraph, {rule.name for rule in LESS}
+        given = any("arithmetic" in node.attrs for node in self.graph.nodes)
+        found, had = set[Node](), set[Node]()
+        left = [
+            node
+            for node in egraph.nodes()
+            if egraph.rules[node] not in less and (given or "arithmetic" not in node.attrs)
+        ]
+        while left:
+            rest = list[Node]()
+            for node in left:
+                if had.issuperset(egraph.inputs(node)):
+                    found.add(node)
+                    had.add(egraph.find(node))
+                else:
+                    rest.append(node)
+            if len(rest) == len(left):
+                break
+            left = rest
+        return frozenset(found)
 
 
 class Paths:
