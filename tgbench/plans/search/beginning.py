@@ -20,6 +20,7 @@ from tgbench.runs.split import WHOLE, Cut
 
 DEAR = 1.01  # times what runs take where all is kept: what costs more is weighed against cuts
 SOON = 0.025  # of the time: a first plan made so soon leaves enough for the planner's beside it
+PLANNING = 2.0  # times what was done until then, that the planner may take
 MOST_TRIES = 6  # of one retention, each with less memory than the one before
 
 
@@ -49,10 +50,14 @@ class Beginning:
 
     Args:
         modelled: whether to say what the model has them take, too.
+
+    Fields:
+        left_out_s: what the planner may take, where it was not asked for want of time; else 0.
     """
 
     def __init__(self, judge: Judge, layouts: Layouts, *, modelled: bool) -> None:
         self.judge, self.layouts, self.modelled = judge, layouts, modelled
+        self.left_out_s = 0.0
 
     def keeping(self, everything: AllKept) -> Candidate | None:
         """Where there is room for it."""
@@ -83,10 +88,15 @@ class Beginning:
             if not self._is_late(best) and _is_ahead(arms.hoped_ns(cut), cut, best):
                 for arm in arms.of(cut):
                     best = self._better(arm, best)
-        loses_little = best is not None and best.modelled_ns <= DEAR * self.judge.all_kept_ns
-        if best is not None and (loses_little or self.layouts.spending.is_late(SOON)):
-            return best
-        other = self._planned(scenarios, arms.budget_bytes, is_needed=best is None)
+        if best is not None:
+            if best.modelled_ns <= DEAR * self.judge.all_kept_ns:
+                return best
+            spending = self.layouts.spending
+            takes_s = PLANNING * spending.gone_s
+            if spending.is_late(SOON) and not spending.has(takes_s, BEGINNING):
+                self.left_out_s = takes_s
+                return best
+        other = self.planned(scenarios, arms.budget_bytes, is_needed=best is None)
         return other if best is None or (other and other.beats(best)) else best
 
     def _is_late(self, best: Candidate | None) -> bool:
@@ -144,7 +154,7 @@ class Beginning:
             return None
         return self.layouts.candidate(laid[0], arm.cut, laid[1], modelled=self.modelled)
 
-    def _planned(
+    def planned(
         self, scenarios: Sequence[Scenario], budget_bytes: int, *, is_needed: bool
     ) -> Candidate | None:
         """What the planner finds, by maps instead of tables; raises BudgetError for nothing."""

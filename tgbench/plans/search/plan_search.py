@@ -111,6 +111,7 @@ class PlanSearch:
         self.steps_before = before.steps if before is not None and goes_on else 0
         self.incumbent = Incumbent(before.history if before is not None and goes_on else ())
         self.layouts = Layouts(self.judge, asked.budget_bytes, spending, self.incumbent, self._take)
+        self.beginning = Beginning(self.judge, self.layouts, modelled=asked.mode != "greedy")
         self.everything: AllKept | None = None
         self.arms: Arms | None = None
         self.bounds: Bounds | None = None
@@ -173,7 +174,7 @@ class PlanSearch:
 
     def _first(self) -> Candidate | None:
         scenarios, budget_bytes = self.judge.scenarios, self.asked.budget_bytes
-        beginning = Beginning(self.judge, self.layouts, modelled=self.asked.mode != "greedy")
+        beginning = self.beginning
         self.everything = AllKept.of(self.judge, scenarios, budget_bytes)
         if budget_bytes is not None:
             self.arms = Arms(
@@ -237,6 +238,7 @@ class PlanSearch:
     def _improve(self) -> StopReason:
         if self.arms is None:
             return StopReason.FITS
+        self._ask_planner(OPENING)
         if self.incumbent.best is not None:
             self.incumbent.best = self._replayed_on(self.incumbent.best, OPENING)
         self.bounds = Bounds(
@@ -246,6 +248,17 @@ class PlanSearch:
             return self._search(self.bounds)
         finally:
             self.bounds.close()
+
+    def _ask_planner(self, share: float) -> None:
+        """What it finds, where the beginning had no time for it, and a share of all has."""
+        takes_s = self.beginning.left_out_s
+        if self.arms is None or not takes_s or not self.spending.has(takes_s, share):
+            return
+        self.beginning.left_out_s = 0.0
+        budget_bytes = self.arms.budget_bytes
+        found = self.beginning.planned(self.judge.scenarios, budget_bytes, is_needed=False)
+        if found is not None:
+            self._take(found, "the planner's")
 
     def _search(self, bounds: Bounds) -> StopReason:
         """Rounds of chains over the arms that may still hold something better.
@@ -300,6 +313,7 @@ class PlanSearch:
         return self.incumbent.may_be_behind(bound_ns) and math.isfinite(arm.promise_ns)
 
     def _settled(self, bounds: Bounds) -> StopReason:
+        self._ask_planner(1.0)
         if self.asked.mode == "exact":
             return StopReason.OPTIMAL if self._is_optimal(bounds) else StopReason.PACKED
         found = self.incumbent.best is not None
