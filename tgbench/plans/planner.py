@@ -11,6 +11,7 @@ run does not fit all the same, some of its nodes are computed more than once in 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
@@ -52,6 +53,8 @@ IN_PIECES = 1.2  # times what is expected: what passes between pieces is not mod
 IN_MANY = 1.5  # the same of many: their programs serve few places, and take as long to make
 AT_HAND = 16  # answers of each kind that a planner has at hand
 MOST_REFUSED = 512  # retained nodes and scenarios for which a budget was too small
+MOST_STEPS = 12  # budgets that are tried to name the least that works to who asks for too little
+NEAR = 64  # behind these it is named to a part in so many
 LOWER = 8  # where a budget does not work, one that is lower by this part of it is the next
 LEAST_GAIN = 0.01  # a finer cut that saves less than this share of the arena is the last one tried
 
@@ -398,7 +401,8 @@ class Planner:
         as well; where nothing fits otherwise, some nodes are computed more than once in a run.
         Where nothing fits, budgets from the smallest map down to the bound are tried, as for each
         of them other nodes are retained and runs are cut elsewhere: one may fit after all. Raises
-        BudgetError naming the least that worked.
+        BudgetError naming the least that worked; where a budget is below the bound, so that nothing
+        fits, and that takes more than `MOST_STEPS` plans, about the least.
 
         Args:
             likely: runs that may come: where plans compete, they count as well. They are held if
@@ -412,7 +416,12 @@ class Planner:
         assert budget_bytes is not None  # without a budget everything fits
         needed_bytes = min(one.placement.size_bytes for one in tried)
         bound_bytes, next_bytes = least(self.runs, scenarios).size_bytes, needed_bytes - 1
+        steps = MOST_STEPS if budget_bytes < bound_bytes else math.inf
         while next_bytes >= bound_bytes:
+            if steps <= 0:
+                needed_bytes = self._about_least(goal, bound_bytes, needed_bytes)
+                break
+            steps -= 1
             found = self._found(goal._replace(budget_bytes=next_bytes), [])
             if found is None:
                 next_bytes -= next_bytes // LOWER + 1
@@ -421,6 +430,17 @@ class Planner:
             else:
                 next_bytes = needed_bytes - 1
         raise self.too_small(budget_bytes, needed_bytes, scenarios)
+
+    def _about_least(self, goal: Goal, bound_bytes: int, works_bytes: int) -> int:
+        """About the least that works, between a bound and what does."""
+        while works_bytes - bound_bytes > works_bytes // NEAR:
+            middle = (bound_bytes + works_bytes) // 2
+            found = self._found(goal._replace(budget_bytes=middle), [])
+            if found is None:
+                bound_bytes = middle + 1
+            else:
+                works_bytes = found.placement.size_bytes
+        return works_bytes
 
     def _roomier(
         self,

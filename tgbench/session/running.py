@@ -368,20 +368,23 @@ class Runner:
             for _, (kind, at) in self._likely:
                 self.planning.likely[kind] = at
             self.planning.provide(bucket)
-        with self._or_larger():
+        with self._or_larger([bucket]):
             self._plan_with(self.planning.first_runs(bucket, spot, self.reader), fits)
         return fits
 
     @contextmanager
-    def _or_larger(self) -> Iterator[None]:
-        """Where a plan fits no memory, one for all of the outputs may: it serves what is asked for
-        as well. A part of a sum of slices may need more than all of it, which lies in place.
+    def _or_larger(self, asked: Sequence[Bucket]) -> Iterator[None]:
+        """Where a plan for what is asked fits no memory, one for all of the outputs may: it serves
+        that as well. A part of a sum of slices may need more than all of it, which lies in place.
         """
         try:
             yield
         except BudgetError as refused:
+            larger = self.planning.afresh()
+            if all(bucket == larger for bucket in asked):
+                raise
             try:
-                self._plan_with(self._first_runs(self.planning.afresh()), alone=True)
+                self._plan_with(self._first_runs(larger), alone=True)
             except BudgetError as other:
                 raise min(refused, other, key=lambda one: one.needed_bytes) from None
 
@@ -447,7 +450,7 @@ class Runner:
         demands = (run.kind.bucket(run.origin).demand for run in runs)
         afresh = dict.fromkeys(self.planning.afresh(dict(demand)) for demand in demands)
         firsts = [one for bucket in afresh for one in self._first_runs(bucket)]
-        with self._or_larger():
+        with self._or_larger([*afresh]):
             self._plan_with(firsts, alone=True)
 
     def _plan_with(self, runs: Runs, fits: Runs = (), alone: bool = False) -> None:
