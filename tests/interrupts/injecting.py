@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import gc
 import sys
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 from types import CodeType, FrameType
 from typing import Any
@@ -18,7 +20,9 @@ import tgbench as tg
 
 RETURN = __import__("opcode").opmap["RETURN_VALUE"]
 TESTS = __file__.rpartition("/tests/")[0] + "/tests/"
+TOOL = 4  # of `sys.monitoring`, which no debugger and no profiler has
 Trace = Callable[[FrameType, str, Any], Any]
+Reached = Callable[[CodeType, int], None]
 Key = tuple[str, int, str, tuple[str, ...], tuple[str, ...], int]
 
 
@@ -68,21 +72,13 @@ def places(act: Callable[[], Any]) -> Counter[Place]:
     by_identity: dict[int, Counter[int]] = {}
     codes: dict[int, CodeType] = {}
 
-    def step(frame: FrameType, event: str, argument: Any) -> Trace:
-        if event == "opcode":
-            by_identity[id(frame.f_code)][frame.f_lasti] += 1
-        return step
-
-    def trace(frame: FrameType, event: str, argument: Any) -> Trace | None:
-        code = frame.f_code
+    def reached(code: CodeType, offset: int) -> None:
         if code.co_filename.startswith(TESTS):
-            return None
-        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+            return
         codes[id(code)] = code
-        by_identity.setdefault(id(code), Counter())
-        return step
+        by_identity.setdefault(id(code), Counter())[offset] += 1
 
-    _traced(act, trace)
+    _traced(act, reached)
     return Counter({
         place: count
         for number, offsets in by_identity.items()
@@ -123,44 +119,85 @@ class Injector:
         self.point, self.error, self.has_raised = point, error, False
 
     def call(self, act: Callable[[], Any]) -> Any:
-        code, offset, left = self.point.place.code, self.point.place.offset, self.point.time
+        place, left = self.point.place, self.point.time
 
-        def step(frame: FrameType, event: str, argument: Any) -> Trace:
+        def reached(code: CodeType, offset: int) -> None:
             nonlocal left
-            if event == "opcode" and frame.f_lasti == offset:
+            if code is place.code and offset == place.offset:
                 left -= 1
                 if left == -1:
                     self.has_raised = True
                     raise self.error("injected")
-            return step
-
-        def trace(frame: FrameType, event: str, argument: Any) -> Trace | None:
-            if frame.f_code is not code:
-                return None
-            frame.f_trace_opcodes, frame.f_trace_lines = True, False
-            return step
 
         before, sys.unraisablehook = sys.unraisablehook, lambda unraisable: None
         try:
-            return _traced(act, trace)
+            return _traced(act, reached, place.code)
         finally:  # what is raised where an object goes is dropped, and said by this hook
             sys.unraisablehook = before
 
 
-def _traced(act: Callable[[], Any], trace: Trace) -> Any:
-    """Call with a trace function for the frames that are entered.
+def _traced(act: Callable[[], Any], reached: Reached, only: CodeType | None = None) -> Any:
+    """Call, and tell of every bytecode that this thread reaches meanwhile; of some code `only`.
 
     Nothing is collected meanwhile unless the run asks, and no library that listens to that is told
     (Hypothesis keeps the time of it, once a test of its own ran): neither is of the run.
     """
-    before, thresholds, callbacks = sys.gettrace(), gc.get_threshold(), gc.callbacks[:]
+    thresholds, callbacks = gc.get_threshold(), gc.callbacks[:]
     gc.set_threshold(0)  # a collector that is off is something that a run would see
     gc.callbacks.clear()
-    sys._getframe().f_trace_opcodes = True  # Python 3.12 asks for it where tracing begins
-    sys.settrace(trace)
+    stop = _telling(reached, only)
     try:
         return act()
     finally:
-        sys.settrace(before)
+        stop()
         gc.callbacks[:] = callbacks
         gc.set_threshold(*thresholds)
+
+
+if sys.version_info >= (3, 12):  # whose trace functions are not told of code that runs first
+
+    def _telling(reached: Reached, only: CodeType | None) -> Callable[[], Any]:
+        """Tell from now on; returns what ends it."""
+        monitoring, own = sys.monitoring, threading.get_ident()
+        events = monitoring.events.INSTRUCTION
+
+        def instruction(code: CodeType, offset: int) -> None:
+            if threading.get_ident() == own:
+                reached(code, offset)
+
+        def watch(events: int) -> None:
+            if only is None:
+                monitoring.set_events(TOOL, events)
+            else:
+                monitoring.set_local_events(TOOL, only, events)
+
+        def stop() -> None:
+            watch(0)
+            monitoring.register_callback(TOOL, events, None)
+            monitoring.free_tool_id(TOOL)
+
+        monitoring.use_tool_id(TOOL, "interrupts")
+        monitoring.register_callback(TOOL, events, instruction)
+        watch(events)
+        return stop
+
+else:
+
+    def _telling(reached: Reached, only: CodeType | None) -> Callable[[], Any]:
+        """Tell from now on; returns what ends it."""
+
+        def step(frame: FrameType, event: str, argument: Any) -> Trace:
+            if event == "opcode":
+                reached(frame.f_code, frame.f_lasti)
+            return step
+
+        def trace(frame: FrameType, event: str, argument: Any) -> Trace | None:
+            code = frame.f_code
+            if code.co_filename.startswith(TESTS) if only is None else code is not only:
+                return None
+            frame.f_trace_opcodes, frame.f_trace_lines = True, False
+            return step
+
+        stop = partial(sys.settrace, sys.gettrace())
+        sys.settrace(trace)
+        return stop
