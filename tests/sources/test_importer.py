@@ -298,6 +298,87 @@ def test_masks_and_tables_become_constants() -> None:
     assert [n.shape for n in imported.graph.nodes if n.op == "constant"] == [(2, 2), (2,)]
 
 
+CAUSAL = torch.ones(6, 6, dtype=torch.bool).triu(1)
+ADDED = nn.Transformer.generate_square_subsequent_mask(6).clamp(min=-1e9)
+
+
+class Attending(nn.Module):
+    """Layers of PyTorch's own transformers, with masks that nothing says to be causal."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(8, 2, 12, 0.0, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        other = nn.TransformerDecoderLayer(8, 2, 12, 0.0, batch_first=True)
+        self.decoder = nn.TransformerDecoder(other, 1)
+        self.both = nn.Transformer(8, 2, 1, 1, 12, 0.0, batch_first=True)
+        self.register_buffer("causal", CAUSAL)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Any:
+        made = nn.Transformer.generate_square_subsequent_mask(6)
+        return (
+            self.encoder(x, mask=made),
+            self.encoder(x, mask=self.causal),
+            self.encoder(x, mask=mask),
+            self.decoder(x, x.flip(1), tgt_mask=made),
+            self.both(x, x.flip(1), tgt_mask=made),
+        )
+
+
+@pytest.mark.parametrize("mask", [CAUSAL, CAUSAL.flip(0) & ~torch.eye(6, dtype=torch.bool), ADDED])
+def test_transformers_of_pytorch_take_masks_as_they_are(mask: Tensor) -> None:
+    torch.manual_seed(0)
+    module, x = Attending().eval(), torch.randn(1, 6, 8)
+    detect = nn.modules.transformer._detect_is_causal_mask
+    session = GraphSession(from_torch(module, (x, mask)))
+    assert nn.modules.transformer._detect_is_causal_mask is detect
+    for row in (0, 5, 2):
+        x[0, row] = torch.randn(8)
+        found = session.run({"x": x, "mask": mask}).values()
+        for one, right in zip(found, module(x, mask), strict=True):
+            torch.testing.assert_close(one, right, atol=1e-5, rtol=1e-5)
+
+
+def _of_rows(module: Any, x: Tensor) -> Any:
+    rows = torch.vmap(lambda row: (row @ module.weight).tanh())(x)
+    return rows, torch.vmap(torch.vmap(lambda a, b: a * b, (None, 0)), (0, None))(x[0], x[1])
+
+
+def test_functions_of_a_batch_are_those_of_its_elements() -> None:
+    module, x = of(_of_rows, weight=torch.randn(3, 2)), X.clone()
+    session = GraphSession(from_torch(module, (x,)))
+    for row in (0, 1):
+        x[row] = torch.randn(3)
+        for found, right in zip(session.run(x).values(), module(x), strict=True):
+            torch.testing.assert_close(found, right)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64])
+@pytest.mark.parametrize("diagonal", [-9, -1, 0, 2, 9])
+def test_triangles_are_pytorchs_to_the_bit(dtype: torch.dtype, diagonal: int) -> None:
+    """Also where what lies outside is no number; and PyTorch need not write them in other ops."""
+
+    def triangles(module: Any, x: Tensor) -> Any:
+        y = x + x / x.relu() if x.is_floating_point() else x
+        return y.tril(diagonal), y.triu(diagonal)
+
+    x = (torch.arange(40).reshape(2, 4, 5) % 7 - 3).to(dtype)
+    program = torch.export.export(of(triangles), (x,))
+    assert lowered(program, ()).graph is program.graph
+    found, right = GraphSession(from_torch(program)).run(x).values(), program.module()(x)
+    torch.testing.assert_close(tuple(found), right, rtol=0, atol=0, equal_nan=True)
+    for one, other in zip(found, right, strict=True):
+        assert one.nan_to_num().signbit().equal(other.nan_to_num().signbit())
+
+
+def test_what_a_triangle_hides_is_not_read() -> None:
+    session, x = GraphSession(from_torch(of(lambda m, x: x.tril().exp()), (X,))), X.clone()
+    session.run(x)
+    x[0, 1:] = 5
+    torch.testing.assert_close(session.run(x)["output"], x.tril().exp())
+    assert session.last.recomputed == 0
+
+
 class Registers(nn.Module):
     """Tokens in front of others, as many as a configuration says."""
 
@@ -518,6 +599,20 @@ def complex_result(module: Any, x: Tensor) -> Tensor:
     return torch.complex(x, x) * 2
 
 
+def slope(module: Any, x: Tensor) -> Any:
+    return torch.func.grad(lambda x: (x**3).sum())(x)
+
+
+def back_from_spectrum(module: Any, x: Tensor) -> Tensor:
+    window = torch.hann_window(16)
+    return torch.istft(torch.stft(x, 16, window=window, return_complex=True), 16, window=window)
+
+
+def writes_where_values_say(module: Any, x: Tensor) -> Tensor:
+    module.ring[module.at % 5] = x[0]
+    return module.ring + x[1]
+
+
 ERRORS: dict[str, tuple[Callable[[], Any], str]] = {
     "no tuple": (lambda: from_torch(nn.ReLU().eval(), X), r"pass a tuple .*\(x,\)"),
     "arrays": (
@@ -543,6 +638,33 @@ ERRORS: dict[str, tuple[Callable[[], Any], str]] = {
     "no tensor": (lambda: from_torch(of(lambda m, x: 3), (X,)), "returns no tensor"),
     "shape from values": (
         lambda: from_torch(of(lambda m, x: x[x > 0]), (X,)), "depends on values, .* torch.where"
+    ),
+    "branches at a line": (
+        lambda: from_torch(of(data_dependent), (X,)),
+        r"test_importer.py:\d+: return x \+ 1 if x.sum\(\) > 0[^(]*",
+    ),
+    "writes where values say": (
+        lambda: from_torch(
+            of(writes_where_values_say, ring=torch.zeros(5, 3), at=torch.tensor(0)), (X,)
+        ),
+        r"test_importer.py:\d+: module.ring\[.*follows from values.*`buffer.index_copy_\(",
+    ),
+    "differentiates": (
+        lambda: from_torch(of(slope), (X,)), "by torch.func, .*use torch.autograd.grad"
+    ),
+    "differentiates, as a table": (
+        lambda: supported(of(slope), (X,)), "by torch.func, .*use torch.autograd.grad"
+    ),
+    "differentiates, as a program": (
+        lambda: from_torch(torch.export.export(of(slope), (X,))), "by torch.func"
+    ),
+    "looks at values": (
+        lambda: from_torch(of(back_from_spectrum), (torch.randn(1, 64),)),
+        "istft.default looks at values, by aten.equal.default, .*: compute it outside",
+    ),
+    "empty output": (
+        lambda: from_torch(of(lambda m, x: (x + 1, x[:0].amax(1))), (X,)),
+        r"output 'output\[1\]' is empty, by aten.amax.default at .*test_importer.py",
     ),
     "dynamic": (
         lambda: from_torch(

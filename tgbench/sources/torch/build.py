@@ -91,6 +91,11 @@ class Builder:
         """The graph of what was run; states take their new values."""
         self.graph.source = ""
         for name, end in self.program.outputs.items():
+            if _is_empty(end):
+                raise ImporterError(
+                    f"output {name!r} is empty, by {end.target} at {SourceLine.of(end.meta)}; "
+                    "graphs hold no empty tensors: return what has elements"
+                )
             self.graph.output(name, self._as_node(self.values[end]))
         for name, end in self.program.updates.items():
             value = self._as_node(self.values[end])

@@ -7,10 +7,13 @@ convolutions) stays whole.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import logging
+import os
 import re
 import threading
+import traceback
 import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr
@@ -25,11 +28,16 @@ from torch.utils import _pytree as pytree
 from tgbench.base.errors import ImporterError
 from tgbench.sources.torch.apart import write_apart
 from tgbench.sources.torch.branches import write_in_line
+from tgbench.sources.torch.place import SourceLine
 from tgbench.sources.torch.program import NO_CACHE, TorchProgram, read
 from tgbench.sources.torch.table import RULES
 
 _exporting = threading.RLock()  # PyTorch's tracing is one for the whole process
 LONGEST = 400  # characters of PyTorch's own message
+HINTS = re.compile(r"\s*(Caused by: \(|For more information, run with ).*", re.DOTALL)
+STORES = re.compile(r"\]\s*[-+*/]?=(?!=)")  # a line that writes into a part of a tensor
+BATCHING = "torch._functorch.predispatch"  # has the calls that begin and end a `torch.vmap`
+AROUND = (os.path.dirname(torch.__file__) + os.sep, contextlib.__file__, __file__)  # a forward
 ASSIGNED = re.compile("The tensor attributes? (.+?) (?:was|were) assigned during export")
 
 
@@ -43,13 +51,26 @@ def exported_program(
     try:
         with (
             _exporting, torch.no_grad(), _quiet() as told, _row_by_row(module),
-            _with_its_buffers(module),
+            _with_its_buffers(module), _masks_as_given(),
         ):  # fmt: skip
             found = torch.export.export(module, checked, dict(kwargs or {}), strict=False)
     except Exception as error:
         raise ImporterError(_explained(module, error)) from error
     _check_forgets_nothing(found, told)
+    check_differentiates_nothing(found)
     return found
+
+
+def check_differentiates_nothing(exported: ExportedProgram) -> None:
+    """Raise ImporterError where what `torch.func` makes of an input became a constant: a stand-in
+    for it, without numbers.
+    """
+    constants = [one for one in exported.constants.values() if isinstance(one, torch.Tensor)]
+    if any(map(torch._C._functorch.is_gradtrackingtensor, constants)):
+        raise ImporterError(
+            "forward differentiates by torch.func, which PyTorch does not export; use "
+            "torch.autograd.grad inside `with torch.enable_grad()`"
+        )
 
 
 def _check_forgets_nothing(exported: ExportedProgram, told: Sequence[Any]) -> None:
@@ -102,6 +123,22 @@ def _row_by_row(module: nn.Module) -> Iterator[None]:
     finally:
         for config, implementation in before:
             config._experts_implementation = implementation
+
+
+@contextmanager
+def _masks_as_given() -> Iterator[None]:
+    """Layers of transformers take a mask as it is, as long as this lasts.
+
+    PyTorch compares it with a causal one, which is a branch on values, for a hint alone: the same
+    is computed without it.
+    """
+    layers: Any = nn.modules.transformer
+    before = layers._detect_is_causal_mask
+    layers._detect_is_causal_mask = lambda mask, is_causal=None, size=None: is_causal is True
+    try:
+        yield
+    finally:
+        layers._detect_is_causal_mask = before
 
 
 @contextmanager
@@ -179,11 +216,17 @@ def _listed(devices: set[torch.device]) -> str:
 
 
 def _explained(module: nn.Module, error: Exception) -> str:
-    """What PyTorch said, and what to do."""
-    text = " ".join(str(error).split())
+    """What PyTorch said, where, and what to do."""
+    text = " ".join(HINTS.sub("", str(error)).split())
     brief = text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
-    name = type(module).__name__
-    if "data-dependent" in text.lower() or "GuardOnDataDependent" in type(error).__name__:
+    name, place = type(module).__name__, _place(error)
+    follows = "data-dependent" in text.lower() or "GuardOnDataDependent" in type(error).__name__
+    if place and STORES.search(place.code) and (follows or "SymInt" in text):
+        mend = (
+            "where it writes follows from values of tensors; write "
+            "`buffer.index_copy_(dim, index, x)`, whose index is a tensor"
+        )
+    elif follows:
         mend = (
             "its Python code branches on, or takes sizes from, values of tensors; use torch.where "
             "instead, or wrap the module so that what it branches on is made inside"
@@ -195,7 +238,18 @@ def _explained(module: nn.Module, error: Exception) -> str:
             f"does {name} take these example inputs when it is called? If so, "
             f"torch.export.export({name}, …, strict=False) tells more"
         )
-    return f"torch.export of {name} failed: {mend}. {type(error).__name__}: {brief}"
+    where = f" at {place}" if place else ""
+    return f"torch.export of {name} failed{where}: {mend}. {type(error).__name__}: {brief}"
+
+
+def _place(error: BaseException | None) -> SourceLine | None:
+    """The innermost line of the module's own code, or of a library that it is made with."""
+    while error is not None:  # PyTorch says some errors anew, outside of the call that raised them
+        for frame in reversed(traceback.extract_tb(error.__traceback__)):
+            if not frame.filename.startswith(AROUND) and "/sympy/" not in frame.filename:
+                return SourceLine("", frame.filename, frame.lineno or 0, frame.line or "")
+        error = error.__cause__ or error.__context__
+    return None
 
 
 # --- ops written in others ------------------------------------------------------------------------
@@ -213,7 +267,7 @@ def lowered(
     write_in_line(exported.graph_module)
     if writes_over(exported):
         write_apart(exported.graph_module)
-    must = bool(writes_over(exported))
+    must = bool(writes_over(exported)) or _is_batched(exported)
     while True:
         program = None if must else read(exported, fixed)
         without = [] if program is None else _without_entry(program)
@@ -266,6 +320,12 @@ def writes_over(exported: ExportedProgram) -> list[fx.Node]:
     """The calls that write into an operand, or are blocks of code."""
     calls = (node for node in exported.graph.nodes if node.op == "call_function")
     return [node for node in calls if _mutates(node.target)]
+
+
+def _is_batched(exported: ExportedProgram) -> bool:
+    """Whether calls stand inside of a `torch.vmap`, which PyTorch writes as calls of batches."""
+    calls = (node for node in exported.graph.nodes if node.op == "call_function")
+    return any(node.target.__module__ == BATCHING for node in calls)
 
 
 def _mutates(target: Any) -> bool:

@@ -30,7 +30,12 @@ from tgbench.graph.ops.opaque.aten import refusal
 from tgbench.graph.recognise import recognise
 from tgbench.graph.simplify import simplify
 from tgbench.sources.torch.build import Builder
-from tgbench.sources.torch.exporting import exported_program, lowered, written_from
+from tgbench.sources.torch.exporting import (
+    check_differentiates_nothing,
+    exported_program,
+    lowered,
+    written_from,
+)
 from tgbench.sources.torch.imported import Imported
 from tgbench.sources.torch.pt2 import read_pt2
 from tgbench.sources.torch.states import told_as_states
@@ -148,6 +153,7 @@ def _exported(
         return
     if len(args) or kwargs:
         raise ImporterError("an exported program has its inputs already; leave example_inputs out")
+    check_differentiates_nothing(module)
     theirs = module.graph_module.graph
     module.graph_module.graph = deepcopy(theirs)
     try:

@@ -52,8 +52,7 @@ MEMORY_FORMATS = {
 MAKERS = frozenset({  # of constants: masks, positions, tables
     "aten.arange.default", "aten.arange.start", "aten.arange.start_step", "aten.diff.default",
     "aten.eye.default", "aten.full.default", "aten.linspace.default", "aten.ones.default",
-    "aten.outer.default", "aten.scalar_tensor.default", "aten.tril.default", "aten.triu.default",
-    "aten.zeros.default",
+    "aten.outer.default", "aten.scalar_tensor.default", "aten.zeros.default",
 })  # fmt: skip
 SAME = ("as_int", "as_ints", "as_float", "as_floats", "as_string", "as_bool", "as_bools")
 _TARGET = re.compile(r"torch\.ops\.aten\.(\w+)\.(\w+)")

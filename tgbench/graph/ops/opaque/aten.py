@@ -24,7 +24,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 from torch._ops import OpOverload
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 from torch.utils import _pytree as pytree
 
 from tgbench.base.errors import GraphError
@@ -256,10 +256,18 @@ def outline(calls: Calls, results: Results, inputs: tuple[TensorType, ...]) -> O
             size = sum(one.numel() * one.element_size() for one in tensors)
     except GraphError:
         raise
+    except DataDependentOutputException as error:
+        raise GraphError(
+            f"{_listed(calls)} looks at values, by {error}, before it computes: compute it "
+            "outside, or write it in ops that do not"
+        ) from error
     except Exception as error:  # whatever an operator has against its arguments
-        names = ", ".join(f"aten.{name}" for name, _, _ in calls)
-        raise GraphError(f"{names} does not take these arguments: {error}") from error
+        raise GraphError(f"{_listed(calls)} does not take these arguments: {error}") from error
     return Outline(types, int(size))
+
+
+def _listed(calls: Calls) -> str:
+    return ", ".join(f"aten.{name}" for name, _, _ in calls)
 
 
 def _type(value: Tensor) -> TensorType:

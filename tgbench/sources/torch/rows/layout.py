@@ -130,6 +130,16 @@ def _diagonal(site: CallSite, x: Node, offset: int = 0, dim1: int = 0, dim2: int
     return ops.gather(flat, x.builder.constant(places), -1)
 
 
+@lowers("aten.tril.default")
+def _tril(site: CallSite, x: Node, diagonal: int = 0) -> Node:
+    return ops.tril(x, diagonal)
+
+
+@lowers("aten.triu.default")
+def _triu(site: CallSite, x: Node, diagonal: int = 0) -> Node:
+    return ops.triu(x, diagonal)
+
+
 # --- joining --------------------------------------------------------------------------------------
 
 
