@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -282,6 +283,21 @@ def test_an_unsupported_gemma3_is_refused_with_the_mend(field: str, value: Any, 
 def test_an_unsupported_bert_is_refused(field: str, value: Any) -> None:
     with pytest.raises(GraphError):
         bert(bert_reduced() | {field: value}, 8)
+
+
+@pytest.mark.parametrize(
+    ("build", "config", "field"),
+    [(gemma3, gemma3_reduced(), "num_attention_heads"), (bert, bert_reduced(), "layer_norm_eps")],
+)
+def test_a_wrong_field_is_said_with_its_file(
+    build: Callable[..., Graph], config: dict[str, Any], field: str, tmp_path: Path
+) -> None:
+    wrong = config | {field: -1}
+    (tmp_path / "config.json").write_text(json.dumps(wrong))
+    with pytest.raises(GraphError, match=rf"^{re.escape(str(tmp_path))}: config: {field} is -1"):
+        build(tmp_path, 8)
+    with pytest.raises(GraphError, match=rf"^config: {field} is -1"):
+        build(wrong, 8)
 
 
 def test_a_configuration_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:

@@ -20,7 +20,6 @@ from tgbench.commands.numbers import MOST_TOKENS, whole
 from tgbench.commands.progress import bar
 from tgbench.session.session import GraphSession
 from tgbench.sources.models.checkpoints import gemma3_checkpoint, gemma3_reduced
-from tgbench.sources.models.config import load_config
 from tgbench.sources.models.gemma3 import gemma3
 from tgbench.sources.models.text import Tokenizer
 
@@ -57,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _session(arguments: argparse.Namespace, tokens: int, folder: Path) -> GraphSession:
     reduced = gemma3_reduced()
     source = None if arguments.imported else arguments.gemma or gemma3_checkpoint(folder, reduced)
-    graph = gemma3(reduced if source is None else load_config(source), tokens=tokens)
+    graph = gemma3(reduced if source is None else source, tokens=tokens)
     require_memory(least_bytes(graph), "cpu", "ask for fewer ids, by --length and --steps")
     return GraphSession(imported_gemma(tokens) if source is None else graph, source)
 

@@ -27,6 +27,7 @@ from tgbench.graph.op_table import Dim
 from tgbench.sources.models.config import (
     Source,
     choice_of,
+    errors_of,
     layers_of,
     load_config,
     number_of,
@@ -60,11 +61,13 @@ def bert(config: Source, tokens: Dim, batch: int = 1, pooled: bool = True) -> Gr
     >>> bert(bert_reduced(), tokens=16, batch=2).outputs["embedding"].type
     TensorType(shape=(2, 64), dtype='float32')
     """
-    return _Bert(GraphBuilder(), _checked(config, tokens), tokens, batch).build(pooled)
+    fields = load_config(config)
+    with errors_of(config):
+        _check(fields, tokens)
+        return _Bert(GraphBuilder(), fields, tokens, batch).build(pooled)
 
 
-def _checked(source: Source, tokens: Dim) -> dict[str, Any]:
-    config = load_config(source)
+def _check(config: Mapping[str, Any], tokens: Dim) -> None:
     refuse(config, "model_type", "bert", mend="use that model's builder")
     refuse(config, "is_decoder", False, mend="set it to false for an encoder")
     refuse(
@@ -82,7 +85,6 @@ def _checked(source: Source, tokens: Dim) -> dict[str, Any]:
             f"{tokens} tokens are more than the {positions} positions that the model has; "
             "ask for fewer, and cut long texts into pieces"
         )
-    return config
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -47,6 +47,17 @@ def load_config(source: Source) -> dict[str, Any]:
     if not isinstance(config, dict):
         raise GraphError(f"{path}: holds no JSON object; download the checkpoint again")
     return config
+
+
+@contextmanager
+def errors_of(source: Source) -> Iterator[None]:
+    """What is wrong with a field is said with the file that has it, if there is one."""
+    try:
+        yield
+    except GraphError as error:
+        if isinstance(source, Mapping):
+            raise
+        raise GraphError(f"{source}: {error}") from error
 
 
 def size_of(

@@ -30,6 +30,7 @@ from tgbench.graph.op_table import FLOATS, Dim
 from tgbench.sources.models.config import (
     Source,
     choice_of,
+    errors_of,
     layers_of,
     load_config,
     number_of,
@@ -78,6 +79,11 @@ class Gemma3Config:
     def of(source: Source) -> Gemma3Config:
         """Read a configuration; raises `GraphError` for what is missing, wrong or unsupported."""
         config = load_config(source)
+        with errors_of(source):
+            return Gemma3Config._read(config)
+
+    @staticmethod
+    def _read(config: Mapping[str, Any]) -> Gemma3Config:
         _refuse_unsupported(config)
         heads = size_of(config, "num_attention_heads")
         shared = size_of(config, "num_key_value_heads")
