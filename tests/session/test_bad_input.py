@@ -298,7 +298,9 @@ BAD_DEMANDS: dict[str, tuple[Any, str]] = {
     "step": ({"y": np.s_[::2]}, "step 2 is not 1"),
     "rank": ({"y": np.s_[0, 0, 0]}, "3 indices for 2 dimensions"),
     "mask": ({"y": np.ones(ROWS, bool)}, "not an integer or a slice"),
-    "nothing": ({"y": np.s_[3:3]}, "asks for nothing; leave it out"),
+    "nothing": ({"y": np.s_[3:3]}, r"y\[3:3\] asks for nothing; leave it out"),
+    "nothing of two": ({"y": np.s_[2:, ..., 1:1:1]}, r"y\[2:, ..., 1:1:1\] asks for nothing"),
+    "nothing in a list": ({"y": [np.s_[0], np.s_[1, 2:2]]}, r"y\[1, 2:2\] asks for nothing"),
 }
 
 

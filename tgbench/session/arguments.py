@@ -236,10 +236,12 @@ class ArgumentReader:
         parts = index if isinstance(index, list) and index else ()
         for part in parts:
             if region_of_index(part, shape, name).is_empty:
-                raise DemandError(f"{name}: {part} asks for nothing; leave it out of `want`")
+                raise DemandError(
+                    f"{name}{_written(part)} asks for nothing; leave it out of `want`"
+                )
         region = region_of_index(index, shape, name)
         if region.is_empty:
-            raise DemandError(f"{name}: {index} asks for nothing; leave it out of `want`")
+            raise DemandError(f"{name}{_written(index)} asks for nothing; leave it out of `want`")
         return Wish.of(region, index, shape)
 
     def differences(
@@ -430,6 +432,25 @@ def _is_lossless(source: str, target: str) -> bool:
 def _check_hint(name: str, missed: Region) -> None:
     if missed.boxes:
         raise HintError(f"{name} changed at {missed}, which `changed` leaves out; widen it")
+
+
+def _written(index: Any) -> str:
+    """A basic index as somebody writes it.
+
+    >>> _written((slice(2, None), ..., -1))
+    '[2:, ..., -1]'
+    """
+    parts = index if isinstance(index, tuple) else (index,)
+    return f"[{', '.join(map(_part, parts))}]"
+
+
+def _part(part: Any) -> str:
+    if part is Ellipsis:
+        return "..."
+    if not isinstance(part, slice):
+        return str(part)
+    bounds = [part.start, part.stop, *([] if part.step is None else [part.step])]
+    return ":".join("" if bound is None else str(bound) for bound in bounds)
 
 
 def _index_limits(graph: Graph) -> dict[str, int]:
