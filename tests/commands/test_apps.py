@@ -237,16 +237,26 @@ def test_an_occlusion_map_shows_itself() -> None:
     assert json.dumps(found.to_dict())
 
 
+def test_a_model_without_multiply_adds_saves_none() -> None:
+    module = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten()).eval()
+    found = occlusion(module, image(8), patch=4, stride=4)
+    assert found.saving == 1
+    assert "0 multiply–adds, no fewer than full forwards" in str(found)
+    assert json.dumps(found.to_dict(), allow_nan=False)
+
+
 @pytest.mark.parametrize(
     ("given", "options", "message"),
     [
         (np.zeros((3, 16)), {}, "float32"),
-        (image(16), {"patch": 17}, "does not fit"),
+        (image(16), {"patch": 17}, "patch=17 with stride=16 does not fit 16 pixels"),
         (image(16), {"patch": 8, "stride": 0}, "stride"),
-        (image(16), {"patch": 8, "target": 10}, "class 10"),
+        (image(16), {"patch": 8, "target": 10}, "target=10 is none of the 10 classes"),
+        (image(16), {"patch": 8, "fill": np.nan}, "fill=nan is no finite number"),
+        (image(16), {"patch": 8, "fill": 1e39}, r"fill=1e\+39 is no finite number"),
     ],
 )
-def test_what_no_map_can_be_made_of(given: object, options: dict[str, int], message: str) -> None:
+def test_what_no_map_can_be_made_of(given: object, options: dict[str, float], message: str) -> None:
     with pytest.raises(InputError, match=message):
         occlusion(small_vgg(), given, **options)  # type: ignore[arg-type]
 
@@ -341,7 +351,7 @@ def test_the_steady_state_makes_no_programs() -> None:
 def test_what_cannot_be_streamed() -> None:
     with pytest.raises(InputError, match="not causal"):
         reach_of(nn.Conv1d(1, 1, 3, padding=1).eval(), 1)
-    with pytest.raises(InputError, match=r"window ≥ 17"):
+    with pytest.raises(InputError, match="window=17 or more"):
         Stream.of(Wavenet(4, 4), 1, window=16)
     with pytest.raises(InputError, match="multiple of"):
         stream(Wavenet(4, 2), np.zeros((1, 7), np.float32), block=2)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tgbench.commands.model import add_model, session_of
-from tgbench.commands.numbers import whole
+from tgbench.commands.numbers import tolerance, whole
 from tgbench.commands.progress import bar
 from tgbench.session.check.check import check
 from tgbench.session.check.report import CheckReport
@@ -28,7 +28,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_model(parser)
     add = parser.add_argument
     add("pairs", type=Path, help="inputs and right outputs (`save_pairs`: .safetensors)")
-    add("--tolerance", type=float, help="largest relative error (by dtype; float32: 1e-5)")
+    add("--tolerance", type=tolerance(0), help="largest relative error (by dtype; float32: 1e-5)")
     add("--edits", type=whole(), default=0, help="random edits to try besides (0)")
     add("--seed", type=whole(), default=0, help="of the edits (0)")
     add("--no-bisect", action="store_true", help="do not look for the node to blame")

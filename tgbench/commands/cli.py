@@ -24,7 +24,7 @@ import contextlib
 import io
 import re
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
@@ -36,6 +36,10 @@ from tgbench.base.words import printable
 ABOUT = "tgbench: exact incremental programs of tensor graphs under a memory budget."
 EPILOG = "`tgbench COMMAND --help` tells what a command takes; `tgbench demo --quick` is a start."
 DEFAULTS = "In parentheses: what holds where an option is left out."
+ARGUMENT = (
+    r"(?<![\w-])(?P<name>[a-z_]+)=(?:(?P<quote>[\"'])(?P<quoted>[\w:.]+)(?P=quote)"
+    r"|(?P<value>[-\w.…\"'{\[]?))"
+)
 STOPPED = 130  # what a shell expects of a command that Ctrl-C ended
 
 
@@ -79,7 +83,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without →, × or ≤ shows ?
     words = list(sys.argv[1:] if argv is None else argv)
-    options = set[str]()
+    options: dict[str, str] = {}
     try:
         parser, asked = _parser(words)
         arguments = parser.parse_args(words)
@@ -87,7 +91,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             parser.print_help()
             return 2
         own, module = asked[arguments.command]
-        options.update(re.findall(r"--[a-z][a-z-]*", own.format_usage()))
+        options |= {one.dest: one.option_strings[-1] for one in own._actions if one.option_strings}
         return int(module.run(arguments))
     except TgbenchError as error:
         said = _by_options(str(error), options)
@@ -102,18 +106,22 @@ def main(argv: Sequence[str] | None = None) -> int:
         return STOPPED
 
 
-def _by_options(said: str, options: Collection[str]) -> str:
+def _by_options(said: str, options: Mapping[str, str]) -> str:
     """An error of the library, by the options of a command instead of arguments in Python.
 
-    >>> _by_options("pass weights= or memory=100; f(steps=3)", {"--weights", "--memory"})
-    'pass --weights or --memory 100; f(steps=3)'
+    >>> options = {"weights": "--weights", "memory": "--memory", "target": "--class"}
+    >>> _by_options("pass weights= or memory='64MiB'; leave out `target`; f(steps=3)", options)
+    'pass --weights or --memory 64MiB; leave out `--class`; f(steps=3)'
     """
 
     def option(found: re.Match[str]) -> str:
-        name, value = "--" + found[1].replace("_", "-"), found[2]
-        return f"{name} {value}".rstrip() if name in options else found[0]
+        value = found["quoted"] or found["value"] or ""
+        name = options.get(found["name"])
+        return found[0] if name is None else f"{name} {value}".rstrip()
 
-    return re.sub(r"(?<![\w-])([a-z_]+)=([\w.…\"'{\[]?)", option, said)
+    said = re.sub(ARGUMENT, option, said.replace("=session.graph", "="))
+    said = re.sub(r"`([a-z_]+)`", lambda found: f"`{options.get(found[1], found[1])}`", said)
+    return said.replace("session.graph", "the graph")
 
 
 def _parser(

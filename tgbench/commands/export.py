@@ -47,7 +47,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """0: the file is written. Raises ExportError for what is not in the table above."""
     target = arguments.to or arguments.file.with_suffix(".html" if arguments.page else "")
-    require_apart(ExportError, target, arguments.file, arguments.graph, arguments.against)
+    require_apart(ExportError, [target], arguments.file, arguments.graph, arguments.against)
     kind, form = kind_of(arguments.file), target.suffix.removeprefix(".")
     forms = FORMS[kind]
     if form not in forms:
@@ -56,6 +56,8 @@ def run(arguments: argparse.Namespace) -> int:
             raise ExportError(f"{arguments.file}: a {kind}; say with --to what to write ({names})")
         raise ExportError(f"--to {target}: a {kind} has no form {form!r}; end the name in {names}")
     _check_page(arguments, target, form)
+    if kind == "graph":
+        _check_alone(arguments)
     read, graph = READERS[kind](arguments.file), graph_of(arguments)
     if form == "html":
         made: str | bytes = page(read, graph, arguments.against)
@@ -76,6 +78,17 @@ def _check_page(arguments: argparse.Namespace, target: Path, form: str) -> None:
         raise ExportError(f"--against compares on a page; end --to {target} in .html")
 
 
+def _check_alone(arguments: argparse.Namespace) -> None:
+    """A graph is written as it is: what is said of a plan's or a trace's changes nothing of it."""
+    for name in ("graph", "weights", "weights_dtype", "arithmetic", "bind"):
+        if getattr(arguments, name):
+            option = f"--{name.replace('_', '-')}"
+            raise ExportError(
+                f"{option} is for a plan or a trace; {arguments.file} is a graph, which is "
+                f"written as it is: leave {option} out"
+            )
+
+
 def kind_of(path: Path) -> str:
     """plan, graph or trace, by the suffix and, where two share it, the fields."""
     if path.suffix in SUFFIXES:
@@ -85,7 +98,7 @@ def kind_of(path: Path) -> str:
     if kind is None:
         raise ExportError(
             f"{path}: is no plan or graph (.json), exported program (.pt2) or trace (.jsonl); "
-            "write one with `save_plan`, `save_graph` or a session's `trace=`"
+            "write one with `save_plan`, `save_graph` or `tgbench run --trace`"
         )
     return kind
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from tgbench.base.words import counted
 from tgbench.commands.model import add_bind, graph_at
+from tgbench.commands.numbers import some_seconds
 from tgbench.costs.admission.admit import SECONDS, admit
 from tgbench.costs.admission.task import write_task
 
@@ -27,7 +28,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     taken = below.add_parser("admit", help="check a kernel, and keep it under its hash")
     taken.add_argument("file", type=Path, help="kernel.py of a task")
     taken.add_argument("--task", type=Path, help="the task's graph (task.json beside the file)")
-    taken.add_argument("--seconds", type=float, default=SECONDS, help="time limit of the checks")
+    taken.add_argument(
+        "--seconds", type=some_seconds, default=SECONDS, help="time limit of the checks"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:

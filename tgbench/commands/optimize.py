@@ -13,13 +13,15 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from tgbench.base.errors import MOST_INTEGER, PlanError
+from tgbench.base.errors import MOST_INTEGER, PlanError, TraceError
 from tgbench.base.files import is_there
 from tgbench.commands.model import add_model, session_of
 from tgbench.commands.numbers import seconds, whole
 from tgbench.commands.plan import summary
-from tgbench.commands.targets import require_writable
+from tgbench.commands.targets import require_apart, require_writable
 from tgbench.plans.search.effort import MODES
+
+MADE = "make one with `tgbench run --trace`"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -30,7 +32,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--records", help="measured times: a file or a database URL (the user's own)")
     add("--mode", choices=MODES, default="search", help="how to search (search)")
     add("--seconds", type=seconds, help="when to stop (30)")
-    add("--steps", type=whole(), help="windows after which to stop")
+    add("--steps", type=whole(0, MOST_INTEGER - 1), help="windows after which to stop")
     add("--seed", type=whole(0, MOST_INTEGER - 1), default=0, help="of the search (0)")
     add("--json", action="store_true", help="say it as JSON")
 
@@ -38,13 +40,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """0: the plan is written. Ctrl-C keeps the best one found."""
     if not is_there(arguments.trace):
-        raise PlanError(f"{arguments.trace}: there is no such trace; run a session with trace=")
+        raise PlanError(f"{arguments.trace}: there is no such trace; {MADE}")
     require_writable(arguments.plan)
+    require_apart(PlanError, [arguments.plan], arguments.model, arguments.weights, arguments.trace)
     with tqdm(file=sys.stderr, disable=None, leave=False, bar_format="{desc} {elapsed}") as bar:
         session = session_of(
             arguments, plan=arguments.plan, trace=arguments.trace, records=arguments.records,
             progress=lambda message: bar.set_description_str(message),
         )  # fmt: skip
+        if not len(session.trace):
+            raise TraceError(f"{arguments.trace}: the trace is empty; {MADE}")
         plan = session.optimize(
             arguments.mode, arguments.seconds, steps=arguments.steps, seed=arguments.seed
         )

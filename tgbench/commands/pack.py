@@ -12,10 +12,11 @@ import json
 import time
 from pathlib import Path
 
+from tgbench.base.errors import InputError
 from tgbench.base.stopping import StopReason
 from tgbench.base.words import counted, format_bytes
 from tgbench.commands.numbers import some_seconds, whole
-from tgbench.commands.targets import require_writable
+from tgbench.commands.targets import require_apart, require_writable
 from tgbench.memory.packing.drawing import draw
 from tgbench.memory.packing.files import read_minimalloc, write_minimalloc
 from tgbench.memory.packing.packer import pack
@@ -46,6 +47,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """0: done, and the capacity is met where there is one; `TOO_HIGH`: it is not."""
     require_writable(arguments.output)
+    require_apart(InputError, [arguments.output], arguments.file)
     problem = read_minimalloc(arguments.file, arguments.capacity, arguments.alignment)
     began = time.perf_counter()
     solution = pack(problem, search=True, seconds=arguments.seconds)

@@ -33,6 +33,7 @@ from tgbench.commands.model import add_model, session_of
 from tgbench.commands.numbers import whole
 from tgbench.commands.progress import bar, note
 from tgbench.commands.targets import require_apart, require_writable
+from tgbench.programs.program_file import require_programs
 from tgbench.session.check.pairs import SIDES, Array, as_array, load_pairs
 from tgbench.session.report import Report
 from tgbench.session.session import GraphSession
@@ -60,11 +61,14 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.programs is not None and arguments.plan is None:
         raise PlanError("--programs are of a plan; give its file with --plan")
     is_new = arguments.plan is not None and not is_there(arguments.plan)
-    require_writable(arguments.output, arguments.programs, arguments.plan if is_new else None)
-    for target in (arguments.output, arguments.programs):
-        require_apart(
-            InputError, target, arguments.model, arguments.weights, arguments.inputs, arguments.plan
-        )
+    written = arguments.output, arguments.programs, arguments.plan if is_new else None
+    require_writable(*written)
+    require_apart(
+        InputError, (*written, arguments.trace), arguments.model, arguments.weights,
+        arguments.inputs, None if is_new else arguments.plan,
+    )  # fmt: skip
+    if arguments.programs is not None and is_there(arguments.programs):
+        require_programs(arguments.programs)
     want, inputs = wanted(arguments.want or ()), read_inputs(arguments.inputs)
     session = session_of(arguments, plan=arguments.plan, trace=arguments.trace)
     if arguments.programs is not None and session.is_planned and is_there(arguments.programs):

@@ -17,7 +17,7 @@ from typing import Any
 from tgbench.base.errors import PlanError
 from tgbench.base.words import format_time
 from tgbench.commands.model import add_dtype, dtypes_of
-from tgbench.commands.numbers import MOST_TOKENS, seconds, whole
+from tgbench.commands.numbers import MOST_TOKENS, seconds, tolerance, whole
 from tgbench.commands.profile import opened
 from tgbench.commands.progress import bar, say
 from tgbench.costs.records import Records
@@ -36,7 +36,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--tokens", type=whole(1, MOST_TOKENS), default=128, help="positions of the graph (128)")
     add("--count", type=whole(), default=50, help="how many of the first paths (50)")
     add("--seconds", type=seconds, help="stop after about so long; goes on next time")
-    add("--tolerance", type=float, help="largest relative error: also paths in less than the dtype")
+    add(
+        "--tolerance",
+        type=tolerance(),
+        help="largest relative error: also paths in less than the dtype",
+    )
     add("--records", help="an SQLite file or a postgresql:// URL (the user's own database)")
     add("--plan", type=Path, help="a plan file: measure for the runs that it is for")
     add("--device", default="cpu", help="cpu or cuda:0 (cpu)")

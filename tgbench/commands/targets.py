@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 from tgbench.base.errors import InputError, TgbenchError
@@ -30,15 +31,26 @@ def require_writable(*targets: Path | None) -> None:
         raise InputError(f"{target} cannot be written: {fault}; check the path")
 
 
-def require_apart(error: type[TgbenchError], target: Path | None, *sources: Path | None) -> None:
-    """Raises an error for a target that is one of the files that are read, under whatever name."""
-    for source in sources:
-        if target is not None and source is not None and _is_same(target, source):
+def require_apart(
+    error: type[TgbenchError], targets: Iterable[Path | None], *sources: Path | None
+) -> None:
+    """Raises an error for a target that is one of the files that are read, or another target, under
+    whatever name; whether they are there yet or not.
+    """
+    read = [path for path in sources if path is not None]
+    written: list[Path] = []
+    for target in targets:
+        if target is None:
+            continue
+        if any(_is_same(target, path) for path in read):
             raise error(f"{target} is the file that is read; give another name")
+        if any(_is_same(target, path) for path in written):
+            raise error(f"{target} is to be two files at once; give each a name of its own")
+        written.append(target)
 
 
 def _is_same(one: Path, other: Path) -> bool:
     try:
         return os.path.samefile(one, other)
     except (OSError, ValueError):  # one of them is not there
-        return False
+        return os.path.realpath(one) == os.path.realpath(other)

@@ -207,6 +207,17 @@ def _read(path: Path) -> bytes:
         raise ProgramsError(f"{error}: {NONE}") from error
 
 
+def require_programs(path: Path) -> None:
+    """Raises ProgramsError for a file of something else, which is not to be written over; programs
+    may be of any release, and damaged.
+    """
+    try:
+        if "signed_by" not in _versioned(_read(path).split(b"\n", 1)[0]):
+            raise ProgramsError(NONE)
+    except ProgramsError as error:
+        raise ProgramsError(f"{path}: {error}") from error
+
+
 def _brief(value: object) -> str:
     """So much of a value that it is told apart: of a hash its beginning."""
     return shorten(value[:12] if isinstance(value, str) and len(value) == 64 else value)
@@ -230,10 +241,15 @@ def _signed_lines(raw: bytes, right_for: Mapping[str, str]) -> list[bytes]:
     return text.split(b"\n")[1:]
 
 
-def _header(line: bytes) -> Json:
+def _versioned(line: bytes) -> Json:
     found = parsed(line, lambda fault: ProgramsError(NONE))
     if not isinstance(found, dict) or "version" not in found:
         raise ProgramsError(NONE)
+    return found
+
+
+def _header(line: bytes) -> Json:
+    found = _versioned(line)
     if found["version"] != VERSION:
         raise ProgramsError(f"version {shorten(found['version'])} is not {VERSION}; {ANEW}")
     known = found.keys() == {"version", "signed_by", "right_for"}

@@ -31,6 +31,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    if arguments.document is not None and not arguments.edit:
+        raise InputError(
+            f"--document {arguments.document}: say what is edited, by --edit OLD=NEW; the usual "
+            "edits are of the usual document"
+        )
     edits = arguments.edit or list(map(_edit, EDITS))
     tokens = arguments.tokens or (256 if arguments.whole else 32)
     with bar() as progress:

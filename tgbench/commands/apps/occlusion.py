@@ -107,8 +107,10 @@ class OcclusionMap:
 
     @property
     def saving(self) -> float:
-        """Multiply–adds of full forwards over those of the sweep."""
-        return self.full_multiply_adds * self.drops.size / self.multiply_adds
+        """Multiply–adds of full forwards over those of the sweep; 1 where a model has none."""
+        if not self.full_multiply_adds:
+            return 1.0
+        return self.full_multiply_adds * self.drops.size / max(self.multiply_adds, 1)
 
     @property
     def _saved(self) -> str:
@@ -203,6 +205,8 @@ def occlusion(
     (2, 2)
     """
     pixels = _pixels(image)
+    if not abs(fill) <= float(np.finfo(np.float32).max):
+        raise InputError(f"fill={fill} is no finite number that float32 holds; give another")
     rows, columns = (_starts(size, patch, stride) for size in pixels.shape[2:])
     session = _opened(model, pixels, at_once, len(rows) * len(columns))
     groups = grouped(rows, columns, patch, batch_of(session))
@@ -214,7 +218,7 @@ def occlusion(
     ahead_ns = time.perf_counter_ns() - began
     goal = int(before.argmax()) if target is None else target
     if not 0 <= goal < len(before):
-        raise InputError(f"class {goal} is none of the {len(before)} that the model knows")
+        raise InputError(f"target={goal} is none of the {len(before)} classes of the model")
     full = full_multiply_adds(session, pixels)
     runs = tuple(
         run_covered(session, pixels, places, goal, fill) for places in _told(groups, progress)
@@ -265,7 +269,7 @@ def _opened(
     if at_once not in (None, batch_of(model)):
         raise InputError(
             f"at_once={at_once}, but the session takes {batch_of(model)} images in a run; leave "
-            "it out, or make a session for such a batch"
+            "it out, or take a model of such a batch"
         )
     return model
 
@@ -331,8 +335,8 @@ def grouped(
 def _starts(size: int, patch: int, stride: int) -> list[int]:
     if patch < 1 or stride < 1 or patch > size:
         raise InputError(
-            f"a patch of {patch} pixels every {stride} does not fit {size} pixels; give "
-            f"1 ≤ patch ≤ {size} and stride ≥ 1"
+            f"patch={patch} with stride={stride} does not fit {size} pixels; give patch=1 to "
+            f"{size}, and stride=1 or more"
         )
     return list(range(0, size - patch + 1, stride))
 

@@ -22,8 +22,9 @@ from tgbench.base.atomic import atomic_path
 from tgbench.base.errors import InputError
 from tgbench.commands.apps.cnn import NETWORKS, network
 from tgbench.commands.apps.occlusion import AT_ONCE, Floats, OcclusionMap, occlusion, session_of
+from tgbench.commands.numbers import finite, whole
 from tgbench.commands.progress import bar
-from tgbench.commands.targets import require_writable
+from tgbench.commands.targets import require_apart, require_writable
 from tgbench.session.session import GraphSession
 from tgbench.sources.torch import from_pt2
 
@@ -38,12 +39,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--weights", type=Path, help="safetensors in torchvision's names (seeded random ones)")
     add("--image", default="random", help="a .npy file, float32 [3, height, width] scaled as the "
         "model takes it or uint8 [height, width, 3]; or random (random)")  # fmt: skip
-    add("--patch", type=int, default=16, help="pixels (16)")
-    add("--stride", type=int, default=16, help="pixels from place to place (16)")
+    add("--patch", type=whole(1), default=16, help="pixels (16)")
+    add("--stride", type=whole(1), default=16, help="pixels from place to place (16)")
     add("--class", dest="target", type=int, help="whose logit (the largest one's)")
     add("--fill", type=float, default=0.0, help="what covers, as the model takes it (0)")
     add(
-        "--at-once", type=int, help=f"places per run ({AT_ONCE}; of a .pt2 file, its input's batch)"
+        "--at-once",
+        type=whole(1),
+        help=f"places per run ({AT_ONCE}; of a .pt2 file, its input's batch)",
     )
     add("--plain", action="store_true", help="full forwards in PyTorch beside it, for comparison")
     add("--output", type=Path, help="a .npz or .html file to write")
@@ -54,6 +57,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.output is not None and arguments.output.suffix not in WRITERS:
         raise InputError(f"--output {arguments.output}: give a .npz or .html file")
     require_writable(arguments.output)
+    read = arguments.weights, Path(arguments.model), Path(arguments.image)
+    require_apart(InputError, [arguments.output], *read)
     session, module, size = opened(arguments)
     image = read_image(arguments.image, size)
     with bar() as progress:
@@ -85,9 +90,16 @@ def opened(arguments: argparse.Namespace) -> tuple[GraphSession, nn.Module | Non
     if arguments.model.endswith(".pt2"):
         if arguments.plain:
             raise InputError("--plain runs PyTorch modules; give a model by name")
+        if arguments.weights is not None:
+            raise InputError(f"{arguments.model} has its own weights; leave --weights out")
         imported = from_pt2(arguments.model)
         shapes = [node.shape for node in imported.graph.inputs.values()]
         return GraphSession(imported), None, int(shapes[0][-1])
+    if arguments.model not in NETWORKS:
+        raise InputError(
+            f"--model {arguments.model}: give {', '.join(NETWORKS)}, or a .pt2 file "
+            "(`torch.export.save`)"
+        )
     module = network(arguments.model, arguments.weights)
     at_once = AT_ONCE if arguments.at_once is None else arguments.at_once
     image = np.zeros((1, 3, SIZE, SIZE), np.float32)
@@ -107,7 +119,7 @@ def read_image(name: str, size: int) -> Floats:
         raise InputError(f"--image {name} cannot be read ({error}); give a .npy file") from error
     if array.dtype == np.uint8 and array.ndim == 3:
         array = ((array / np.float32(255) - MEANS) / DEVIATIONS).transpose(2, 0, 1)
-    return np.ascontiguousarray(array, np.float32)
+    return finite(array, "--image", name)
 
 
 def _beside(module: nn.Module | None, found: OcclusionMap, fill: float) -> dict[str, Any]:

@@ -18,9 +18,9 @@ from tgbench.base.atomic import atomic_path
 from tgbench.base.errors import InputError
 from tgbench.commands.apps.streaming import stream
 from tgbench.commands.apps.tcn import Wavenet
-from tgbench.commands.numbers import MOST_SAMPLES, whole
+from tgbench.commands.numbers import MOST_SAMPLES, finite, whole
 from tgbench.commands.progress import bar
-from tgbench.commands.targets import require_writable
+from tgbench.commands.targets import require_apart, require_writable
 
 CLOSE = 1e-4
 MOST_LAYERS, MOST_CHANNELS = 16, 4096
@@ -45,6 +45,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     require_writable(arguments.output)
+    require_apart(InputError, [arguments.output], arguments.signal)
     module, signal = Wavenet(arguments.channels, arguments.layers), read_signal(arguments)
     with bar() as progress:
         found = stream(
@@ -78,4 +79,9 @@ def read_signal(arguments: argparse.Namespace) -> np.ndarray[tuple[int, ...], np
         array = read_array(arguments.signal)
     except (OSError, ValueError) as error:
         raise InputError(f"--signal {arguments.signal} cannot be read ({error})") from error
-    return np.atleast_2d(np.asarray(array, np.float32))
+    signal = np.atleast_2d(finite(array, "--signal", arguments.signal))
+    if signal.ndim != 2 or signal.shape[0] != 1:
+        raise InputError(
+            f"--signal {arguments.signal} is {list(array.shape)}; give [time] or [1, time]"
+        )
+    return signal

@@ -92,7 +92,7 @@ class Stream:
         if length < reach + block:
             raise InputError(
                 f"an output depends on {reach} samples; a window of {length} holds no block of "
-                f"{block} more; give window ≥ {reach + block}"
+                f"{block} more; give window={reach + block} or more"
             )
         imported = _imported(module, channels, length)
         require_memory(estimate_memory(imported).total_bytes, "cpu", "give a smaller window")
@@ -211,7 +211,7 @@ def stream(
     if signal.ndim != 2 or signal.shape[1] < block or signal.shape[1] % block:
         raise InputError(
             f"the signal is {list(signal.shape)}; give [channels, time] with time a multiple of "
-            f"the block, {block}"
+            f"block={block}"
         )
     made = Stream.of(module, signal.shape[0], block, window)
     starts = range(0, signal.shape[1], block)
