@@ -145,6 +145,8 @@ def test_a_run_writes_each_file_once_and_nothing_else(
         "pack b.csv --output sub/../b.csv",
         "optimize g.json --weights w.safetensors --trace t.jsonl --plan t.jsonl",
         "optimize g.json --weights w.safetensors --trace t.jsonl --plan g.json",
+        "optimize g.json --weights w.safetensors --trace t.jsonl --plan q --records sub/../q",
+        "run g.json --weights . --inputs sub/x --output w.safetensors",
     ],
 )
 def test_every_command_leaves_what_it_reads(

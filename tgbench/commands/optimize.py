@@ -42,7 +42,11 @@ def run(arguments: argparse.Namespace) -> int:
     if not is_there(arguments.trace):
         raise PlanError(f"{arguments.trace}: there is no such trace; {MADE}")
     require_writable(arguments.plan)
-    require_apart(PlanError, [arguments.plan], arguments.model, arguments.weights, arguments.trace)
+    is_file = arguments.records is not None and "://" not in arguments.records
+    require_apart(
+        PlanError, [arguments.plan], arguments.model, arguments.weights, arguments.trace,
+        Path(arguments.records) if is_file else None,
+    )  # fmt: skip
     with tqdm(file=sys.stderr, disable=None, leave=False, bar_format="{desc} {elapsed}") as bar:
         session = session_of(
             arguments, plan=arguments.plan, trace=arguments.trace, records=arguments.records,

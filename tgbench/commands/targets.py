@@ -35,18 +35,22 @@ def require_apart(
     error: type[TgbenchError], targets: Iterable[Path | None], *sources: Path | None
 ) -> None:
     """Raises an error for a target that is one of the files that are read, or another target, under
-    whatever name; whether they are there yet or not.
+    whatever name; whether they are there yet or not. Of a folder every file is read.
     """
     read = [path for path in sources if path is not None]
     written: list[Path] = []
     for target in targets:
         if target is None:
             continue
-        if any(_is_same(target, path) for path in read):
+        if any(_is_same(target, path) or _is_file_of(path, target) for path in read):
             raise error(f"{target} is the file that is read; give another name")
         if any(_is_same(target, path) for path in written):
             raise error(f"{target} is to be two files at once; give each a name of its own")
         written.append(target)
+
+
+def _is_file_of(folder: Path, target: Path) -> bool:
+    return os.path.isfile(target) and _is_same(Path(os.path.realpath(target)).parent, folder)
 
 
 def _is_same(one: Path, other: Path) -> bool:
