@@ -339,6 +339,23 @@ def test_transformers_of_pytorch_take_masks_as_they_are(mask: Tensor) -> None:
             torch.testing.assert_close(one, right, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_padded_rows_are_what_the_layers_compute() -> None:
+    """As PyTorch gives them with gradients; without, it leaves zeros there."""
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(8, 2, 12, 0.0, batch_first=True)
+    module, x = nn.TransformerEncoder(layer, 2).eval(), torch.randn(2, 5, 8)
+    padding = torch.arange(5) >= torch.tensor([[4], [5]])
+    imported = from_torch(module, (x,), kwargs={"src_key_padding_mask": padding})
+    found = GraphSession(imported).run({"src": x, "src_key_padding_mask": padding})["output"]
+    right = module(x, src_key_padding_mask=padding).detach()
+    torch.testing.assert_close(found, right, atol=1e-5, rtol=1e-5)
+    with torch.no_grad():
+        fast = module(x, src_key_padding_mask=padding)
+    assert not fast[padding].any()
+    torch.testing.assert_close(found[~padding], fast[~padding], atol=1e-5, rtol=1e-5)
+
+
 def _of_rows(module: Any, x: Tensor) -> Any:
     rows = torch.vmap(lambda row: (row @ module.weight).tanh())(x)
     return rows, torch.vmap(torch.vmap(lambda a, b: a * b, (None, 0)), (0, None))(x[0], x[1])
