@@ -351,7 +351,10 @@ class SessionPaths:
         if key not in self._errors:
             opened = self.open(path)
             pairs = zip(self.samples, self._references(), strict=True)
-            self._errors[key] = max(off(opened.run(given), right) for given, right in pairs)
+            self._errors[key] = max(
+                off(opened.run(given, keep=False), right)  # states begin anew with each sample
+                for given, right in pairs
+            )
         return self._errors[key]
 
     def _references(self) -> list[dict[str, Array]]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from plans.paths.test_chosen import LIMITS, inputs, session_of
 from plans.paths.test_paths import layers, weights_of
 
@@ -17,6 +18,7 @@ from tgbench.costs.signature import without_layout
 from tgbench.graph.rewrite.saturate import SaturationLimits
 from tgbench.plans.plan import Plan
 from tgbench.session.session import GraphSession
+from tgbench.sources.torch import from_torch
 
 
 def edited(session: GraphSession, rows: tuple[int, ...] = (3, 5, 2)) -> dict[str, Any]:
@@ -124,6 +126,36 @@ def test_a_tolerance_lets_a_session_compute_in_less() -> None:
         assert session.tolerance == 0.05
         assert session.path is not None
         assert session.path.tolerance == 0.05
+
+
+class Remembers(torch.nn.Module):
+    """States that begin at 0 and elsewhere, written whole and in part, and a count."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = (torch.nn.Linear(32, 32, bias=False) for _ in range(2))
+        self.register_buffer("seen", torch.full((16, 32), 3.0))
+        self.register_buffer("rows", torch.zeros(16, 32))
+        self.register_buffer("runs", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.second(self.first(x)) + self.seen + self.rows + self.runs
+        self.seen.copy_(self.seen * 0.5 + x)
+        self.rows[2:4] = x[:2]
+        self.runs.add_(1)
+        return y
+
+
+def test_errors_are_of_runs_that_find_states_as_they_begin() -> None:
+    """References of each sample do; the second sample once found what the first one left."""
+    torch.manual_seed(0)
+    x = torch.randn(16, 32)
+    session = GraphSession(from_torch(Remembers().eval(), (x,)), calibrate=False)
+    session.run({"x": x})
+    paths = session.paths(tolerance=1e-2, limits=LIMITS)
+    assert paths.error(paths.given) < 1e-5
+    rounded = next(path for path in paths.paths.graphs() if path.is_rounded)
+    assert 1e-5 < paths.error(rounded) < 1e-1
 
 
 def test_what_runs_happened_weigh() -> None:
