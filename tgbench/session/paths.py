@@ -455,11 +455,11 @@ class SessionPaths:
             rounds: of whole runs, of the best path and of the given graph (`race`); 0 for none,
                 and what is expected decides.
 
-        Raises what `GraphSession.optimize` does.
+        Raises what `GraphSession.optimize` does; whatever stops it, the session is as it was.
         """
         session, began = self.session, time.monotonic()
         until = math.inf if seconds is None else began + seconds / 2
-        with session.planning.budgeted(budget):
+        with session.intact(), session.budgeted(budget):
             given = self._planned(self.given)
             in_time = takewhile(lambda _: time.monotonic() <= until, self._others(count))
             tried = (*map(self._planned, in_time), given)
@@ -487,9 +487,10 @@ class SessionPaths:
         if path.graph.fingerprint == self.graph.fingerprint:
             self.session.take(None)
             return
-        if path.is_rounded:
-            self.session.tolerance = max(self.session.tolerance or 0.0, self.tolerance or 0.0)
-        self.session.take(path.chosen(self.tolerance))
+        with self.session.intact():
+            if path.is_rounded:
+                self.session.tolerance = max(self.session.tolerance or 0.0, self.tolerance or 0.0)
+            self.session.take(path.chosen(self.tolerance))
 
     def _planned(self, path: Path) -> PlannedPath:
         """A path with a quick plan for what happened."""

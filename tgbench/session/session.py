@@ -14,8 +14,8 @@ Here is what a session does, by its parts: `opening` loads weights, `planning` d
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
 from types import NoneType
@@ -233,8 +233,7 @@ class GraphSession(Facts):
         """
         check_kind(PlanError, "path", path, PlanPath, "pass what session.paths()[3].chosen() gives")
         graph = self.ground.held if path is None else opened(path, self.ground.held, self.tolerance)
-        with self.arena.lock:
-            self.keeper.follow_arena()
+        with self.arena.lock, self.intact():
             before, standing = self.planning, self.keeper.apart()
             ground = self.ground.along(graph)
             known = self._known(ground, times=self.costs.table())
@@ -246,6 +245,29 @@ class GraphSession(Facts):
             self.planning.classes.update(before.classes)
             self.planning.places.update(before.places)
             self.keeper.stand(standing)
+
+    @contextmanager
+    def intact(self) -> Iterator[None]:
+        """Path, tolerance, budget, plan, inputs and states are what they were if what is done here
+        fails; no run may come in between.
+        """
+        with self.arena.lock:
+            self.keeper.follow_arena()
+            parts, budget_bytes = vars(self).copy(), self.planning.budget_bytes
+            stood, apart = self.keeper.standing, self.keeper.apart()
+        try:
+            yield
+        except BaseException:
+            with self.arena.lock:
+                if self.keeper is not parts["keeper"]:
+                    self.keeper.release()
+                vars(self).update(parts)
+                self.planning.budget_bytes = budget_bytes
+                if self.keeper.standing is not stood:
+                    self.keeper.stand(apart)
+                    if stood.memory is not None:
+                        self.keeper.install(stood.memory.decisions)
+            raise
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """A session holds an arena, threads and files: it is neither copied nor sent elsewhere."""

@@ -16,7 +16,9 @@ from tgbench.base.regions import Box
 from tgbench.costs.model import CostModel
 from tgbench.costs.signature import without_layout
 from tgbench.graph.rewrite.saturate import SaturationLimits
+from tgbench.plans.decisions import PlanPath
 from tgbench.plans.plan import Plan
+from tgbench.session.paths import PlannedPath
 from tgbench.session.session import GraphSession
 from tgbench.sources.torch import from_torch
 
@@ -29,6 +31,24 @@ def edited(session: GraphSession, rows: tuple[int, ...] = (3, 5, 2)) -> dict[str
         values["x"][row] += 1
         session.run(values)
     return values
+
+
+class Remembers(torch.nn.Module):
+    """States that begin at 0 and elsewhere, written whole and in part, and a count."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = (torch.nn.Linear(32, 32, bias=False) for _ in range(2))
+        self.register_buffer("seen", torch.full((16, 32), 3.0))
+        self.register_buffer("rows", torch.zeros(16, 32))
+        self.register_buffer("runs", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.second(self.first(x)) + self.seen + self.rows + self.runs
+        self.seen.copy_(self.seen * 0.5 + x)
+        self.rows[2:4] = x[:2]
+        self.runs.add_(1)
+        return y
 
 
 @pytest.mark.parametrize("budget", [None, "6KiB", "4KiB"])
@@ -90,6 +110,68 @@ def test_a_budget_that_nothing_fits_leaves_the_session_as_it_was() -> None:
     np.testing.assert_allclose(session.run(values)["y"], right, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("fault", [KeyboardInterrupt, OSError])
+def test_whatever_stops_it_the_session_is_as_it_was(
+    fault: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Budget, path, tolerance, plan, inputs and states; with or without a path in force before."""
+    torch.manual_seed(0)
+    x = torch.randn(16, 32)
+    session = GraphSession(from_torch(Remembers().eval(), (x,)), calibrate=False)
+    session.run({"x": x})
+    paths = session.paths(tolerance=0.5, limits=LIMITS)
+    rounded = next(path for path in paths.paths.graphs() if path.is_rounded)
+    monkeypatch.setattr(type(paths), "_planned", lambda _, path: PlannedPath(path, 1.0, 64))
+    monkeypatch.setattr(type(paths), "allowed", lambda _: iter([rounded]))
+    monkeypatch.setattr(type(paths), "race", lambda *_: [1.0, 2.0])
+
+    def known() -> tuple[Any, ...]:
+        states = {name: session.state_value(name).tolist() for name in session.graph.states}
+        return (
+            session.budget_bytes, session.path, session.tolerance, session.plan.digest, states,
+            session.graph.fingerprint, session.costs.pins,
+        )  # fmt: skip
+
+    for before in (paths.given, paths.graph_at(1)):
+        paths.take(before)
+        session.run({"x": x + 1})
+        stood = known()
+        with monkeypatch.context() as patched:
+
+            def fails(*_: Any, **__: Any) -> Any:
+                raise fault
+
+            patched.setattr(GraphSession, "optimize", fails)
+            with pytest.raises(fault):
+                paths.optimize(budget="1MiB")
+        assert known() == stood
+        session.run({})
+        assert session.plan.digest == stood[3]
+
+
+def test_a_path_that_is_not_taken_leaves_the_tolerance(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither what finds it not to be one, nor an interrupt when the one before is gone."""
+    session = session_of(layers())
+    values = edited(session)
+    paths = session.paths(tolerance=0.5, limits=LIMITS)
+    rounded = next(path for path in paths.paths.graphs() if path.is_rounded)
+    right, plan = session.run({}, keep=False), session.plan.digest
+    for where, name in ((PlanPath, "__init__"), (GraphSession, "_start")):
+        with monkeypatch.context() as patched:
+
+            def fails(*_: Any, **__: Any) -> None:
+                raise KeyboardInterrupt
+
+            patched.setattr(where, name, fails)
+            with pytest.raises(KeyboardInterrupt):
+                paths.take(rounded)
+        assert (session.tolerance, session.path, session.plan.digest) == (None, None, plan)
+        np.testing.assert_array_equal(session.run({})["y"], right["y"])
+    paths.take(rounded)
+    assert session.tolerance == 0.5
+    np.testing.assert_allclose(session.run(values)["y"], right["y"], rtol=0.5, atol=0.5)
+
+
 def test_another_search_is_over_the_paths_of_the_given_graph() -> None:
     session = session_of(layers())
     edited(session)
@@ -126,24 +208,6 @@ def test_a_tolerance_lets_a_session_compute_in_less() -> None:
         assert session.tolerance == 0.05
         assert session.path is not None
         assert session.path.tolerance == 0.05
-
-
-class Remembers(torch.nn.Module):
-    """States that begin at 0 and elsewhere, written whole and in part, and a count."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = (torch.nn.Linear(32, 32, bias=False) for _ in range(2))
-        self.register_buffer("seen", torch.full((16, 32), 3.0))
-        self.register_buffer("rows", torch.zeros(16, 32))
-        self.register_buffer("runs", torch.zeros((), dtype=torch.int64))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y = self.second(self.first(x)) + self.seen + self.rows + self.runs
-        self.seen.copy_(self.seen * 0.5 + x)
-        self.rows[2:4] = x[:2]
-        self.runs.add_(1)
-        return y
 
 
 def test_errors_are_of_runs_that_find_states_as_they_begin() -> None:
