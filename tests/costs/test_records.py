@@ -255,6 +255,7 @@ def test_whatever_is_overwritten_is_told_as_damage(
     [
         ("samples_ns", "[1, NaN]"),
         ("samples_ns", "[1, Infinity]"),
+        ("samples_ns", "[]"),
         ("samples_ns", "[-3]"),
         ("samples_ns", "[0]"),
         ("samples_ns", "[1.5]"),
@@ -264,6 +265,9 @@ def test_whatever_is_overwritten_is_told_as_damage(
         ("samples_ns", b"\x80\x04."),
         ("modelled_ns", "inf"),
         ("modelled_ns", -1.0),
+        ("modelled_ns", 1e-320),
+        ("modelled_ns", 1e300),
+        ("flops", 1e-320),
         ("max_relative_error", "a"),
         ("flops", 9e999),
         ("workspace_bytes", -4),
@@ -278,6 +282,22 @@ def test_a_wrong_value_is_refused_with_its_row(
         connection.execute(f"UPDATE tgbench_records SET {column} = ?", (value,))
     with pytest.raises(RecordsError, match=f"{column} of record .*DELETE FROM tgbench_records"):
         records.all()
+
+
+@pytest.mark.parametrize(
+    ("what", "told"),
+    [
+        ({"samples_ns": ()}, "k has neither a sample nor a failure; measure it again"),
+        ({"samples_ns": (0,)}, "a sample of k is no positive number"),
+        ({"modelled_ns": 1e-320}, "modelled_ns of k is 1e-320; measure it again"),
+    ],
+)
+def test_what_would_be_refused_is_not_written(
+    what: dict[str, Any], told: str, records: Records
+) -> None:
+    with pytest.raises(RecordsError, match=told):
+        records.add([replace(record(), **what)])
+    assert not records.all()
 
 
 @pytest.mark.parametrize("name", ["x' OR '1'='1", "'; DROP TABLE tgbench_records; --", "x" * 10**6])

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 SCHEMA_VERSION = 2
 TIMEOUT_S = 30.0  # how long a process waits for another one to finish writing
 MOST_SAMPLES = 200  # of one set; more are thinned out evenly
+LEAST, MOST = 1e-9, 1e30  # of work and modelled times: their ratios stay numbers
 _COUNTS = re.compile(r"\[(?:[1-9][0-9]{0,18}(?:, [1-9][0-9]{0,18})*)?\]")
 _ID = re.compile("[0-9a-f]{24}")  # anything else might be a statement of its own
 Key = tuple[str, str, str, str]  # kernel, source hash, signature, fingerprint
@@ -319,6 +320,8 @@ class Records:
         for name, check in _CHECKS.items():
             if not check(values[name]):
                 raise self._wrong(row, name, "tgbench_records")
+        if not values["samples_ns"] and values["failure"] is None:
+            raise self._wrong(row, "samples_ns", "tgbench_records")
         return Record(**values)
 
     def _tiling(self, row: Mapping[str, Any]) -> TilingRecord:
@@ -406,6 +409,11 @@ def _is_number(value: Any) -> bool:
     return type(value) in (int, float) and math.isfinite(value) and value >= 0
 
 
+def _is_amount(value: Any) -> bool:
+    """Whether it is 0, or a number by which others can be divided."""
+    return _is_number(value) and (value == 0 or LEAST <= value <= MOST)
+
+
 def _is_count(value: Any) -> bool:
     return type(value) is int and value >= 0
 
@@ -419,9 +427,9 @@ _CHECKS: dict[str, Callable[[Any], bool]] = {
     "failure": lambda value: value is None or _is_text(value),
     "max_relative_error": lambda value: value is None or _is_number(value),
     "workspace_bytes": _is_count,
-    "flops": _is_number,
+    "flops": _is_amount,
     "size_bytes": _is_count,
-    "modelled_ns": _is_number,
+    "modelled_ns": _is_amount,
     "measured_at": _is_number,
 }
 
@@ -458,6 +466,8 @@ def _row(record: Record) -> dict[str, Any]:
             raise RecordsError(f"{name} of {record.kernel} is {row[name]!r}; measure it again")
     if not all(type(n) is int and n > 0 for n in record.samples_ns):
         raise RecordsError(f"a sample of {record.kernel} is no positive number of nanoseconds")
+    if not record.samples_ns and record.failure is None:
+        raise RecordsError(f"{record.kernel} has neither a sample nor a failure; measure it again")
     return row | {"id": hashlib.sha256(repr(sorted(row.items())).encode()).hexdigest()[:24]}
 
 
