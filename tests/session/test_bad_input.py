@@ -34,6 +34,7 @@ from tgbench.base.errors import (
     InputError,
     KernelError,
     PlanError,
+    RecordsError,
     TgbenchError,
     TraceError,
     WeightsError,
@@ -366,6 +367,24 @@ def test_a_search_in_the_background_asks_for_a_seed_as_well(session: CheckedSess
         session.session.search(seed=-1)
 
 
+@pytest.mark.parametrize("how", [{"seconds": -1}, {"seconds": float("nan")}, {"steps": 1.5}])
+def test_an_effort_that_is_none_starts_no_process(session: CheckedSession, how: Any) -> None:
+    session.run()
+    with session.session.search() as search:
+        with pytest.raises(PlanError, match=f"{next(iter(how))}=.* is not a"):
+            search.start(**how)
+        assert not search.is_running
+
+
+def test_what_is_no_function_and_no_file_is_named(session: CheckedSession) -> None:
+    session.run()
+    with pytest.raises(PlanError, match="stop=3 is no function; pass one that is asked"):
+        session.session.optimize("search", stop=3)  # type: ignore[arg-type]
+    for method in ("save_plan", "save_programs", "load_programs"):
+        with pytest.raises(PlanError, match="path=3 is a int; pass the path of a file"):
+            getattr(session.session, method)(3)
+
+
 def test_what_is_no_plan_and_no_path_is_named(session: CheckedSession) -> None:
     session.run()
     with pytest.raises(PlanError, match="plan=5 is no plan; pass a Plan or a path"):
@@ -552,6 +571,10 @@ KINDS: dict[str, tuple[dict[str, Any], type[TgbenchError], str]] = {
     "buckets": ({"buckets": 5}, GraphError, "buckets=5 is a int; pass a rounding by input"),
     "weights": ({"weights": [np.zeros(3)]}, WeightsError, "weights are a list; pass"),
     "device": ({"device": 0}, GraphError, "no device '0'; use 'cpu' or 'cuda:0'"),
+    "records": ({"records": 5}, RecordsError, "records=5 is a int; pass a path or a URL"),
+    "ignored": ({"ignore_weights": 5}, WeightsError, "ignore_weights=5 names no weights; pass"),
+    "ignored name": ({"ignore_weights": [5]}, WeightsError, "holds 5, which is no name; pass"),
+    "tolerance": ({"tolerance": 0}, PlanError, "tolerance=0 allows nothing; pass a number above"),
     "memory": ({"memory": {"gpu": "1MiB"}}, GraphError, "memory names 'gpu', where the graph"),
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from glob import escape
@@ -11,13 +12,16 @@ from tgbench.base.errors import (
     ExactnessError,
     GraphError,
     KernelError,
+    PlanError,
+    RecordsError,
     WeightsError,
     check_choice,
     check_kind,
+    check_number,
 )
 from tgbench.base.safetensors import device_of
 from tgbench.base.switches import telling
-from tgbench.base.words import cut, shorten
+from tgbench.base.words import cut, one_or_more, shorten
 from tgbench.costs.admission.admit import load
 from tgbench.costs.model import CostModel, CostTable
 from tgbench.costs.records import Records
@@ -182,6 +186,9 @@ class Knowledge:
             beside.insist()
         elif device == "cpu" and beside.awaits(mark()):
             telling(progress)("kernels are compiled beside, once; until then libraries compute")
+        check_kind(
+            RecordsError, "records", records, (Records, str, os.PathLike), "pass a path or a URL"
+        )
         known = records if isinstance(records, Records) or records is None else Records(records)
         found = None
         if exact:
@@ -231,6 +238,32 @@ def _check_arithmetic(arithmetic: str | None, device: str, exact: bool) -> None:
             f"arithmetic={arithmetic!r} needs kernels that only the CPU has; leave it out, or pass "
             f"device='cpu' instead of {device!r}"
         )
+
+
+def check_tolerance(tolerance: Any, exact: bool) -> None:
+    """Raise unless paths of a session may be off by so much."""
+    check_number(PlanError, "tolerance", tolerance)
+    if tolerance is None:
+        return
+    if not tolerance > 0:
+        raise PlanError(f"tolerance={tolerance} allows nothing; pass a number above 0, or None")
+    if exact:
+        raise ExactnessError(
+            f"tolerance={tolerance:g} lets paths compute in less, and exact='bitwise' promises the "
+            "bits of what is not; leave one of the two out"
+        )
+
+
+def check_names(names: Any) -> Sequence[str]:
+    """Name patterns, of which one may stand by itself; raises WeightsError for what is none."""
+    mend = "pass a name pattern or a list of them: ignore_weights=['*.bias']"
+    if names is None or not isinstance(names, Iterable):
+        raise WeightsError(f"ignore_weights={shorten(names)} names no weights; {mend}")
+    found = one_or_more(tuple(names) if not isinstance(names, str) else names)
+    for name in found:
+        if not isinstance(name, str):
+            raise WeightsError(f"ignore_weights holds {shorten(name)}, which is no name; {mend}")
+    return found
 
 
 def multiplied_in(graph: Graph, arithmetic: Arithmetic | None) -> Graph:

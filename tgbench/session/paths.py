@@ -21,10 +21,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tgbench.base.errors import BudgetError, PlanError, TgbenchError, check_number
+from tgbench.base.errors import (
+    BudgetError,
+    PlanError,
+    RecordsError,
+    TgbenchError,
+    check_choice,
+    check_kind,
+    check_number,
+)
 from tgbench.base.machine import Machine
 from tgbench.base.regions import Region
-from tgbench.base.words import Progress, format_bytes, format_time, shorten
+from tgbench.base.words import Progress, counted, format_bytes, format_time, shorten
 from tgbench.costs.records import Records
 from tgbench.graph.graph import Graph, Node
 from tgbench.graph.graph_file import graph_to_json
@@ -38,13 +46,14 @@ from tgbench.plans.paths.paths import WITHIN, Path, Paths, Space
 from tgbench.plans.plan import Plan
 from tgbench.plans.retention.workload import Workload
 from tgbench.plans.search.chain import Submits
-from tgbench.plans.search.effort import Mode
+from tgbench.plans.search.effort import MODES, Mode
 from tgbench.plans.search.optimiser import Optimiser
 from tgbench.runs.propagate import changes, handed_out, joined
 from tgbench.session.check.compare import difference
 from tgbench.session.check.copies import parameters, twin
 from tgbench.session.check.nodes import exact_values
 from tgbench.session.drawing import random_inputs
+from tgbench.session.opening import check_tolerance
 from tgbench.session.profile import Profile
 from tgbench.session.sweeping import (
     Sweep,
@@ -150,14 +159,14 @@ class SessionPaths:
         limits: SaturationLimits = USUAL,
     ) -> SessionPaths:
         """The paths of a session; `samples` are seeded random inputs if none are given."""
-        check_number(PlanError, "tolerance", tolerance)
-        if tolerance is not None and not tolerance > 0:
-            raise PlanError(f"tolerance={tolerance} allows nothing; pass a number above 0, or None")
+        check_tolerance(tolerance, session.exact is not None)
+        check_number(PlanError, "within", within, 1.0, optional=False)
+        _check_given(PlanError, "limits", limits, SaturationLimits, "pass SaturationLimits(…)")
+        given = read_samples(session, samples)
         space = Space.of(
             session.ground.held, session.rules, runs_of(session), rounded=tolerance is not None,
             limits=limits,
         )  # fmt: skip
-        given = [{name: np.asarray(value) for name, value in one.items()} for one in samples]
         paths = Paths(space, session.costs, within)
         return SessionPaths(
             session, paths, tolerance, given or random_inputs(space.graph, SAMPLES), limits
@@ -172,15 +181,19 @@ class SessionPaths:
         return iter(self.paths)
 
     def __getitem__(self, number: int) -> Path:
-        if not isinstance(number, (int, np.integer)) or number < 0:
-            raise PlanError(
-                f"[{shorten(number)}] names no path; they are counted from 0, the cheapest"
-            )
-        return self.paths[int(number)]
+        place = _place(number)
+        try:
+            return self.paths[place]
+        except IndexError:
+            raise _missing(place, self.paths, "path") from None
 
     def graph_at(self, place: int) -> Path:
         """The cheapest path of a graph, by its place among them: a row of the table."""
-        return self.paths.graph_at(place)
+        number = _place(place)
+        try:
+            return self.paths.graph_at(number)
+        except IndexError:
+            raise _missing(number, self.paths.graphs(), "graph") from None
 
     @property
     def given(self) -> Path:
@@ -189,10 +202,15 @@ class SessionPaths:
 
     def filtered(self, keep: Callable[[Path], bool]) -> Iterator[Path]:
         """The paths of which something holds, cheapest first."""
+        if not callable(keep):
+            raise PlanError(
+                f"keep={shorten(keep)} is no function; pass one that is asked of a path"
+            )
         return (path for path in self if keep(path))
 
     def open(self, path: Path) -> GraphSession:
         """A session that runs a path, over the same weights, with memory as it needs."""
+        self._check_path(path)
         opened = twin(self.session, path.graph)
         opened.costs.adopt(self.session.costs.table())
         opened.costs.pins = path.kernels
@@ -205,6 +223,10 @@ class SessionPaths:
         as slices of a larger product. In each round every path does every kind of run, one path
         after the other; of each kind the fastest counts, which other processes disturb least.
         """
+        check_number(PlanError, "rounds", rounds, 1, whole=True, optional=False)
+        _check_given(PlanError, "paths", paths, (list, tuple), "pass a list of paths")
+        for path in paths:
+            self._check_path(path)
         runs, (first, other) = runs_of(self.session), random_inputs(self.graph, 2)
         asked = [wanted(self.graph, run) for run in runs]
         sessions = [self._ready(path, asked, first) for path in paths]
@@ -239,6 +261,13 @@ class SessionPaths:
         opened.prepare()
         return opened
 
+    def _check_path(self, path: Any) -> None:
+        """Raise PlanError for what is no path of the session's graph."""
+        mend = "pass one of session.paths()"
+        _check_given(PlanError, "path", path, Path, mend)
+        if path.paths.graph.fingerprint != self.graph.fingerprint:
+            raise PlanError(f"path={shorten(str(path))} is one of another graph; {mend}")
+
     # --- time -------------------------------------------------------------------------------------
 
     def measure(self, path: Path, records: Records, seconds: float | None = None) -> Profile:
@@ -246,6 +275,7 @@ class SessionPaths:
 
         What is found counts from then on, here and in whatever reads these records.
         """
+        _check_records(records)
         opened = self.open(path)
         opened.costs.pins = path.every_kernel
         found = measured(opened, self._runs, records, seconds)
@@ -285,6 +315,7 @@ class SessionPaths:
         """
         check_number(PlanError, "count", count, whole=True, optional=False)
         check_number(PlanError, "seconds", seconds)
+        _check_records(records)
         swept, tried, began = 0, set[tuple[str, str]](), time.monotonic()
         known = 0
         try:
@@ -347,6 +378,7 @@ class SessionPaths:
 
         Of an output it is the largest difference over the largest magnitude.
         """
+        self._check_path(path)
         key = f"{path.graph.fingerprint} {sorted(path.kernels.items())}"
         if key not in self._errors:
             opened = self.open(path)
@@ -457,6 +489,12 @@ class SessionPaths:
 
         Raises what `GraphSession.optimize` does; whatever stops it, the session is as it was.
         """
+        check_choice(PlanError, "mode", mode, MODES)
+        check_number(PlanError, "seconds", seconds)
+        check_number(PlanError, "steps", steps, whole=True)
+        check_number(PlanError, "seed", seed, whole=True, optional=False)
+        check_number(PlanError, "count", count, whole=True, optional=False)
+        check_number(PlanError, "rounds", rounds, whole=True, optional=False)
         session, began = self.session, time.monotonic()
         until = math.inf if seconds is None else began + seconds / 2
         with session.intact(), session.budgeted(budget):
@@ -484,6 +522,7 @@ class SessionPaths:
 
     def take(self, path: Path) -> None:
         """Let the session compute by a path from now on; see `GraphSession.take`."""
+        self._check_path(path)
         if path.graph.fingerprint == self.graph.fingerprint:
             self.session.take(None)
             return
@@ -516,6 +555,7 @@ class SessionPaths:
         Of the first graphs that differ in time, the first that computes nothing in less, and the
         given one.
         """
+        check_number(PlanError, "count", count, 1, whole=True, optional=False)
         exact = [] if self.tolerance is None else [self._exact.graph_at(0)]
         frame = self._frame([*self.paths.different(count).values(), *exact, self.given], True)
         kept = []
@@ -579,6 +619,23 @@ def _classes(session: GraphSession) -> Classes:
     return found or dict(session.planning.classes)
 
 
+def read_samples(session: GraphSession, samples: Any) -> list[dict[str, Array]]:
+    """Inputs of the session's graph as arrays, whichever path is in force.
+
+    Raises InputError as `run` does for inputs that it does not take, also where one is missing.
+    """
+    kinds, mend = (list, tuple), "pass a list of inputs, each as `run` takes them"
+    _check_given(PlanError, "samples", samples, kinds, mend)
+    reader = replace(session.ground, graph=session.ground.held).reader(None)
+    found = []
+    for one in samples:
+        given = dict(reader.completed(reader.arrays(reader.named(one)), {}))
+        for name, array in given.items():
+            reader.check_values(name, array, Region.full(array.shape))
+        found.append(given)
+    return found
+
+
 def references(
     graph: Graph, inputs: Mapping[str, Array], weights: Mapping[str, Array]
 ) -> dict[str, Array]:
@@ -587,6 +644,33 @@ def references(
     exact = exact_values(graph, {**inputs, **states}, weights)
     values = {node: exact(node) for node in graph.nodes if not node.is_leaf}
     return {name: values[node] for name, node in graph.outputs.items() if not node.is_leaf}
+
+
+def _check_given(
+    error: type[TgbenchError], what: str, given: Any, kinds: type | tuple[type, ...], mend: str
+) -> None:
+    """`check_kind` of what cannot be left out."""
+    check_kind(error, what, given, kinds, mend)
+    if given is None:
+        raise error(f"{what}=None; {mend}")
+
+
+def _check_records(records: Any) -> None:
+    _check_given(RecordsError, "records", records, Records, "pass Records('records.db')")
+
+
+def _place(number: Any) -> int:
+    """A place among paths; raises PlanError for what is none."""
+    is_place = isinstance(number, (int, np.integer)) and not isinstance(number, bool)
+    if not is_place or number < 0:
+        raise PlanError(f"[{shorten(number)}] names no path; they are counted from 0, the cheapest")
+    return int(number)
+
+
+def _missing(place: int, those: Iterable[Path], what: str) -> PlanError:
+    return PlanError(
+        f"[{place}] names no path; there are {counted(sum(1 for _ in those), what)}, counted from 0"
+    )
 
 
 def _keys(path: Path) -> set[tuple[str, str]]:

@@ -13,6 +13,7 @@ Here is what a session does, by its parts: `opening` loads weights, `planning` d
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -29,7 +30,7 @@ from tgbench.base.collector import collect_dropped, lasting
 from tgbench.base.errors import ExactnessError, PlanError, check_choice, check_kind, check_number
 from tgbench.base.files import is_there
 from tgbench.base.switches import telling
-from tgbench.base.words import one_or_more, shorten
+from tgbench.base.words import shorten
 from tgbench.costs.nearby import Nearby
 from tgbench.graph.graph import Graph
 from tgbench.graph.op_table import numpy_dtype
@@ -50,7 +51,15 @@ from tgbench.runs.trace import Trace
 from tgbench.session.arguments import ArgumentReader
 from tgbench.session.choosing import Chooser, Making, Measured, Own, made_by
 from tgbench.session.facts import Facts
-from tgbench.session.opening import Arithmetic, Knowledge, LoadedGraph, WeightsDtype, arena_on
+from tgbench.session.opening import (
+    Arithmetic,
+    Knowledge,
+    LoadedGraph,
+    WeightsDtype,
+    arena_on,
+    check_names,
+    check_tolerance,
+)
 from tgbench.session.planning import Planning, Retain, Search, parsed
 from tgbench.session.running import Runner
 from tgbench.session.standing import Keeper
@@ -113,7 +122,8 @@ class GraphSession(Facts):
             compute in less than the graph's dtypes.
 
     Raises:
-        ExactnessError: for an op none of whose kernels is deterministic.
+        ExactnessError: for an op none of whose kernels is deterministic, and for less precision
+            beside exact="bitwise".
         GraphError, KernelError, WeightsError, PlanError, TraceError: with the mend in the message.
     """
 
@@ -153,7 +163,8 @@ class GraphSession(Facts):
         if exact not in (None, "bitwise"):
             raise ExactnessError(f"exact={exact!r} is not known; pass 'bitwise', or leave it out")
         check_choice(PlanError, "retain", retain, get_args(Retain))
-        check_number(PlanError, "tolerance", tolerance)
+        check_tolerance(tolerance, exact is not None)
+        ignored = check_names(ignore_weights)
         check_number(PlanError, "program_bytes", program_bytes, whole=True, optional=False)
         if not isinstance(plan, (Plan, str, Path, NoneType)):
             raise PlanError(f"plan={shorten(plan)} is no plan; pass a Plan or a path")
@@ -173,7 +184,7 @@ class GraphSession(Facts):
         self.tolerance = tolerance
         with lasting():  # code that is loaded with the first weights as well
             ground = LoadedGraph.of(
-                graph, weights, self.arena, one_or_more(ignore_weights), packed_bytes,
+                graph, weights, self.arena, ignored, packed_bytes,
                 exact=exact is not None, weights_dtype=weights_dtype, arithmetic=arithmetic,
                 weights_copy=weights_copy, way=self._along, limits=limits,
             )  # fmt: skip
@@ -310,6 +321,7 @@ class GraphSession(Facts):
 
     def save_plan(self, path: str | Path | None = None) -> Path:
         """Write the plan as JSON, atomically."""
+        check_kind(PlanError, "path", path, (str, os.PathLike), "pass the path of a file")
         target = Path(path) if path is not None else self.plan_path
         if target is None:
             raise PlanError("no path for the plan; pass one, or create the session with plan=path")
@@ -338,6 +350,7 @@ class GraphSession(Facts):
             return self.keeper.take(self._program_file(path).load(self.memory.bind))
 
     def _program_file(self, path: str | Path | None) -> ProgramFile:
+        check_kind(PlanError, "path", path, (str, os.PathLike), "pass the path of a file")
         if path is None and self.plan_path is not None:
             path = self.plan_path.with_suffix(".programs")
         if path is None:
@@ -384,6 +397,8 @@ class GraphSession(Facts):
         check_number(PlanError, "steps", steps, whole=True)
         check_number(PlanError, "seed", seed, whole=True, optional=False)
         check_number(PlanError, "workers", workers, 1, whole=True)
+        if stop is not None and not callable(stop):
+            raise PlanError(f"stop={shorten(stop)} is no function; pass one that is asked, or None")
         effort = Effort(30.0 if seconds is None and steps is None else seconds, steps)
         with self.planning.budgeted(budget):
             self._learn()

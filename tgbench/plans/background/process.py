@@ -19,7 +19,7 @@ from multiprocessing.process import BaseProcess
 from queue import SimpleQueue
 from typing import Any, TypeAlias
 
-from tgbench.base.errors import SearchError
+from tgbench.base.errors import PlanError, SearchError, check_number
 from tgbench.base.stopping import StopReason
 from tgbench.plans.background.inbox import Inbox
 from tgbench.plans.background.messages import Event, Halt, Leg, begun
@@ -124,8 +124,11 @@ class BackgroundSearch:
     def start(self, seconds: float | None = None, steps: int | None = None) -> None:
         """Search in the background, from the best plan so far; returns at once.
 
-        What earlier legs proved is not proved again. Raises SearchError if it is running.
+        What earlier legs proved is not proved again. Raises SearchError if it is running, and
+        PlanError for what is no effort.
         """
+        check_number(PlanError, "seconds", seconds)
+        check_number(PlanError, "steps", steps, whole=True)
         if self.is_running:
             raise SearchError("the search is running; stop it first, or wait for its `result()`")
         if self._child is None or not self._child.process.is_alive():
