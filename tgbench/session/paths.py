@@ -33,7 +33,8 @@ from tgbench.base.errors import (
 from tgbench.base.machine import Machine
 from tgbench.base.regions import Region
 from tgbench.base.words import Progress, counted, format_bytes, format_time, shorten
-from tgbench.costs.records import Records
+from tgbench.costs.model import CostModel
+from tgbench.costs.records import Record, Records
 from tgbench.graph.graph import Graph, Node
 from tgbench.graph.graph_file import graph_to_json
 from tgbench.graph.op_table import numpy_dtype
@@ -56,6 +57,7 @@ from tgbench.session.drawing import random_inputs
 from tgbench.session.opening import check_tolerance
 from tgbench.session.profile import Profile
 from tgbench.session.sweeping import (
+    LEAST_S,
     Sweep,
     SweepResult,
     SweepTask,
@@ -136,19 +138,23 @@ class SessionPaths:
 
     Fields:
         session: stays as it is.
-        paths: of its graph, by what is known of times.
+        space: of its graph.
+        within: what takes more than so many times the best one is left out.
         tolerance: the largest relative error that a path may have; None for rounding alone.
         samples: inputs that errors are measured on.
         limits: how far paths were looked for.
     """
 
     session: GraphSession
-    paths: Paths
+    space: Space
+    within: float
     tolerance: float | None
     samples: Sequence[Mapping[str, Array]]
     limits: SaturationLimits
     _right: list[dict[str, Array]] = field(default_factory=list)
     _errors: dict[str, float] = field(default_factory=dict)
+    _in_vain: set[tuple[str, str]] = field(default_factory=set)  # what no program calls
+    _learnt: tuple[CostModel, int, tuple[Record, ...]] | None = None
 
     @staticmethod
     def of(
@@ -167,15 +173,18 @@ class SessionPaths:
             session.ground.held, session.rules, runs_of(session), rounded=tolerance is not None,
             limits=limits,
         )  # fmt: skip
-        paths = Paths(space, session.costs, within)
-        return SessionPaths(
-            session, paths, tolerance, given or random_inputs(space.graph, SAMPLES), limits
-        )
+        samples = given or random_inputs(space.graph, SAMPLES)
+        return SessionPaths(session, space, within, tolerance, samples, limits)
+
+    @cached_property
+    def paths(self) -> Paths:
+        """By what is known of times; made anew where more is."""
+        return Paths(self.space, self.session.costs, self.within)
 
     @property
     def graph(self) -> Graph:
         """What they are paths of: the session's graph, whichever path is in force."""
-        return self.paths.graph
+        return self.space.graph
 
     def __iter__(self) -> Iterator[Path]:
         return iter(self.paths)
@@ -287,8 +296,14 @@ class SessionPaths:
         return tuple(wanted(self.graph, run) for run in runs_of(self.session))
 
     def _learn(self, records: Records) -> None:
-        self.session.costs.learn(records.all(Machine.here(self.session.device).fingerprint))
-        self.paths = Paths(self.paths.space, self.session.costs, self.paths.within)
+        """Let records count; paths stay, as far as they were enumerated, where nothing is new."""
+        costs = self.session.costs
+        found = records.all(Machine.here(self.session.device).fingerprint)
+        if self._learnt != (costs, costs.version, found):
+            costs.learn(found)
+            for made in ("paths", "_exact"):
+                vars(self).pop(made, None)
+            self._learnt = costs, costs.version, found
 
     def sweep(
         self,
@@ -307,7 +322,8 @@ class SessionPaths:
 
         Args:
             count: how many of the first paths.
-            seconds: stop after about so long.
+            seconds: stop after about so long, paths being looked for included; something is
+                measured all the same, unless it is 0.
             progress: is told (paths known, paths, what is going on).
             executor: workers measure, so many at a time: a process pool, a Dask client. Each should
                 have a machine for itself. What they find is of their machines, and counts here if
@@ -316,17 +332,17 @@ class SessionPaths:
         check_number(PlanError, "count", count, whole=True, optional=False)
         check_number(PlanError, "seconds", seconds)
         _check_records(records)
-        swept, tried, began = 0, set[tuple[str, str]](), time.monotonic()
-        known = 0
+        until = math.inf if seconds is None else time.monotonic() + seconds
+        swept, tried, known, left = 0, set(self._in_vain), 0, seconds
         try:
             self._learn(records)
-            while True:
-                first = list(islice(self, count))
-                unknown = [path for path in first if not _keys(path) <= tried]
+            while count:
+                first, unknown = self._first(count, tried, until)
                 known = len(first) - len(unknown)
-                left = None if seconds is None else seconds - (time.monotonic() - began)
-                if not unknown or (left is not None and left <= 0):
+                if not unknown or seconds == 0:
                     return Sweep(swept, known, "time" if unknown else "")
+                if seconds is not None:
+                    left = max(until - time.monotonic(), LEAST_S)
                 progress(known, len(first), str(unknown[0]))
                 some = _disjoint(unknown, tried, workers if executor is not None else 1)
                 tried |= {key for path in some for key in _keys(path)}
@@ -335,14 +351,36 @@ class SessionPaths:
                     swept += len(found.measured)
                     if found.stopped == "interrupt":
                         return Sweep(swept, known, "interrupt")
+                    if not found.stopped:
+                        self._in_vain |= _keys(some[0])
                 else:
                     swept += self._measured_there(some, records, left, executor)
+                if (
+                    swept and time.monotonic() >= until
+                ):  # looking for paths by what is known now takes longer
+                    return Sweep(swept, sum(_keys(path) <= tried for path in first), "time")
+            return Sweep(swept, known)
         except KeyboardInterrupt:
             return Sweep(swept, known, "interrupt")
         except (OSError, RuntimeError, CancelledError) as error:
             if executor is None or isinstance(error, TgbenchError):
                 raise
             return Sweep(swept, known, "workers lost")
+
+    def _first(
+        self, count: int, tried: Set[tuple[str, str]], until: float
+    ) -> tuple[list[Path], list[Path]]:
+        """The first paths, and those of them that are to be measured: one, or as many as are found
+        in time.
+        """
+        first, unknown = list[Path](), list[Path]()
+        for path in islice(self, count):
+            first.append(path)
+            if not _keys(path) <= tried:
+                unknown.append(path)
+            if unknown and time.monotonic() >= until:
+                break
+        return first, unknown
 
     def _measured_there(
         self, paths: Sequence[Path], records: Records, seconds: float | None, executor: Submits
@@ -455,9 +493,12 @@ class SessionPaths:
         """The paths that round nothing but their results."""
         if self.tolerance is None:
             return self.paths
+        return Paths(self._plain, self.session.costs, self.within)
+
+    @cached_property
+    def _plain(self) -> Space:
         runs = runs_of(self.session)
-        plain = Space.of(self.graph, self.session.rules, runs, limits=self.limits)
-        return Paths(plain, self.session.costs, self.paths.within)
+        return Space.of(self.graph, self.session.rules, runs, limits=self.limits)
 
     # --- together with a plan ---------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pathlib
+import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from multiprocessing import get_context
@@ -19,7 +20,9 @@ from tgbench.base.machine import Machine
 from tgbench.commands import cli
 from tgbench.commands.sweep import cluster
 from tgbench.costs.records import Records
+from tgbench.plans.paths.paths import Path, Paths
 from tgbench.session.paths import SessionPaths
+from tgbench.session.sweeping import Sweep
 from tgbench.sources.models.checkpoints import gemma3_checkpoint, gemma3_reduced
 
 COUNT = 4
@@ -65,6 +68,35 @@ def test_a_sweep_that_is_stopped_goes_on(paths: SessionPaths, records: Records) 
     assert second.paths == COUNT
     assert first.measured + second.measured == len(records.all())
     assert goes_on.sweep(records, COUNT).measured == 0
+
+
+def test_looking_for_paths_is_part_of_the_time(
+    paths: SessionPaths, records: Records, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What comes slowly is not waited for; something is measured in each call all the same."""
+    really, asked = Paths.__iter__, list[int]()
+
+    def slowly(of: Paths) -> Iterator[Path]:
+        for number, path in enumerate(really(of)):
+            asked.append(number)
+            time.sleep(0.1)
+            yield path
+
+    monkeypatch.setattr(Paths, "__iter__", slowly)
+    first = paths.sweep(records, 20, seconds=0.01)
+    assert (first.stopped, asked) == ("time", [0])
+    assert first.measured == len(records.all()) > 0
+    second = paths.sweep(records, 20, seconds=0.01)
+    assert second.measured == len(records.all()) - first.measured > 0
+    monkeypatch.undo()
+    assert paths.sweep(records, 20).stopped == ""
+
+
+def test_no_paths_are_measured_at_once(
+    paths: SessionPaths, records: Records, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Paths, "__init__", lambda *_: pytest.fail("was asked for paths"))
+    assert paths.sweep(records, 0) == Sweep(0, 0)
 
 
 class Here:
