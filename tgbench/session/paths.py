@@ -50,6 +50,7 @@ from tgbench.plans.search.chain import Submits
 from tgbench.plans.search.effort import MODES, Mode
 from tgbench.plans.search.optimiser import Optimiser
 from tgbench.runs.propagate import changes, handed_out, joined
+from tgbench.session.agreeing import Agreement, allowed_by
 from tgbench.session.check.compare import difference
 from tgbench.session.check.copies import parameters, twin
 from tgbench.session.check.nodes import exact_values
@@ -102,12 +103,14 @@ class JointChoice:
         plan: what a search made of that.
         raced: what whole runs took of the path that was expected to be best, and of the given
             graph; None where nothing was run.
+        left_out: those whose whole runs gave other results than the given graph's.
     """
 
     tried: tuple[PlannedPath, ...]
     best: PlannedPath
     plan: Plan
     raced: tuple[float, ...] | None = None
+    left_out: tuple[PlannedPath, ...] = ()
 
     @property
     def bought(self) -> float:
@@ -125,6 +128,8 @@ class JointChoice:
             mark = "→" if one is self.best else " "
             rules = ", ".join(one.path.rules) or "as it was given"
             lines.append(f"{mark} {format_time(one.path.time_ns)}, planned {told}: {rules}")
+            if one in self.left_out:
+                lines.append("  left out: whole runs of it give other results than the given graph")
         lines.append(f"chosen together: {self.bought:.1%} less than one after the other")
         if self.raced is not None:
             path, given = map(format_time, self.raced)
@@ -231,6 +236,10 @@ class SessionPaths:
         Times of calls do not say what a call pays for operands that a path leaves lying otherwise,
         as slices of a larger product. In each round every path does every kind of run, one path
         after the other; of each kind the fastest counts, which other processes disturb least.
+
+        Results of each kind of run are compared with the given graph's, or the first path's where
+        it is not among them. A path whose results are off by more than rounding explains, or the
+        tolerance where that is more, takes infinitely long.
         """
         check_number(PlanError, "rounds", rounds, 1, whole=True, optional=False)
         _check_given(PlanError, "paths", paths, (list, tuple), "pass a list of paths")
@@ -241,6 +250,8 @@ class SessionPaths:
         sessions = [self._ready(path, asked, first) for path in paths]
         took = np.full((len(paths), max(len(runs), 1)), np.inf)
         weights = np.array([run.weight for run in runs] or [1.0])
+        given = [path.graph.fingerprint == self.graph.fingerprint for path in paths]
+        agreement = Agreement(len(paths), given.index(True) if any(given) else 0)
         now = {name: value.copy() for name, value in first.items()}
         for turn in range(rounds * took.shape[1]):
             kind = turn % took.shape[1]
@@ -249,11 +260,18 @@ class SessionPaths:
             for name, value in now.items():
                 for box in Region.full(value.shape) if changed is None else changed.get(name, ()):
                     value[box.slices()] = source[name][box.slices()]
+            results = dict[int, Mapping[str, Any]]()
             for i in range(len(paths)):
                 at = (i + turn) % len(paths)
                 began = time.perf_counter_ns()
-                sessions[at].run(now, demand)
+                found = sessions[at].run(now, demand)
                 took[at, kind] = min(took[at, kind], time.perf_counter_ns() - began)
+                if turn == kind:  # the first time
+                    results[at] = found
+            if results:
+                agreement.compare(results)
+        allowed = allowed_by(self.graph, self.tolerance)
+        took[[agreement.is_off(at, allowed) for at in range(len(paths))]] = np.inf
         mean: list[float] = (took @ weights / weights.sum()).tolist()
         return mean
 
@@ -542,16 +560,30 @@ class SessionPaths:
             given = self._planned(self.given)
             in_time = takewhile(lambda _: time.monotonic() <= until, self._others(count))
             tried = (*map(self._planned, in_time), given)
-            best, raced = min(tried, key=lambda one: one.planned_ns), None
-            if best is not given and rounds and math.isfinite(given.planned_ns):
-                is_late = time.monotonic() > until
-                raced = None if is_late else tuple(self.race([best.path, given.path], rounds))
-                best = best if raced is not None and raced[0] < raced[1] else given
+            best, raced, left_out = self._best(tried, rounds, until)
             if math.isfinite(best.planned_ns):
                 self.take(best.path)
             left = None if seconds is None else max(seconds - (time.monotonic() - began), 0.0)
             plan = session.optimize(mode, left, steps=steps, seed=seed)
-        return JointChoice(tried, best, plan, raced)
+        return JointChoice(tried, best, plan, raced, left_out)
+
+    def _best(
+        self, tried: Sequence[PlannedPath], rounds: int, until: float
+    ) -> tuple[PlannedPath, tuple[float, ...] | None, tuple[PlannedPath, ...]]:
+        """Of those that were tried, the given graph the last, what is expected to be best if it is
+        faster in a race; what that took; and what was left out for other results.
+        """
+        given, left_out = tried[-1], list[PlannedPath]()
+        for one in sorted(tried, key=lambda one: one.planned_ns):
+            if one is given or not rounds or not math.isfinite(given.planned_ns):
+                return one, None, tuple(left_out)
+            if time.monotonic() > until:
+                break
+            raced = tuple(self.race([one.path, given.path], rounds))
+            if math.isfinite(raced[0]):
+                return one if raced[0] < raced[1] else given, raced, tuple(left_out)
+            left_out.append(one)
+        return given, None, tuple(left_out)
 
     def _others(self, count: int) -> Iterator[Path]:
         """The first paths of other graphs than the given one, each graph once."""

@@ -15,9 +15,11 @@ from plans.paths.test_paths import layers, weights_of
 from tgbench.base.regions import Box
 from tgbench.costs.model import CostModel
 from tgbench.costs.signature import without_layout
+from tgbench.graph.graph import Graph, GraphBuilder, Node, copy_node
 from tgbench.graph.rewrite.saturate import SaturationLimits
 from tgbench.plans.decisions import PlanPath
 from tgbench.plans.plan import Plan
+from tgbench.session.agreeing import Agreement, allowed_by
 from tgbench.session.paths import PlannedPath
 from tgbench.session.session import GraphSession
 from tgbench.sources.torch import from_torch
@@ -108,6 +110,66 @@ def test_a_budget_that_nothing_fits_leaves_the_session_as_it_was() -> None:
     assert session.budget_bytes is None
     right = session_of(layers()).run(values)["y"]
     np.testing.assert_allclose(session.run(values)["y"], right, rtol=1e-4, atol=1e-5)
+
+
+def doubled(graph: Graph) -> Graph:
+    """A graph whose output is twice as large."""
+
+    def make(builder: GraphBuilder, node: Node, new: tuple[Node, ...]) -> Node:
+        made = copy_node(builder, node, new)
+        return made + made if node is graph.outputs["y"] else made
+
+    return graph.rebuild(make)
+
+
+def test_a_path_that_computes_something_else_does_not_win(monkeypatch: pytest.MonkeyPatch) -> None:
+    session = session_of(layers())
+    values = edited(session)
+    right = session.run({}, keep=False)["y"]
+    paths = session.paths(limits=LIMITS)
+    wrong, other = paths.graph_at(1), paths.graph_at(2)
+    vars(wrong)["graph"] = doubled(wrong.graph)
+    took = paths.race([wrong, other, paths.given], rounds=2)
+    assert np.isinf(took).tolist() == [True, False, False]
+    assert np.isinf(paths.race([other, wrong], rounds=1)).tolist() == [False, True]
+    planned = {wrong: 1.0, other: 2.0, paths.given: 3.0}
+    monkeypatch.setattr(paths, "_planned", lambda path: PlannedPath(path, planned[path], 64))
+    monkeypatch.setattr(paths, "allowed", lambda: iter([wrong, other]))
+    found = paths.optimize("greedy", rounds=2)
+    assert found.best.path in (other, paths.given)
+    assert [one.path for one in found.left_out] == [wrong]
+    assert found.raced is not None
+    assert "left out: whole runs of it give other results than the given graph" in str(found)
+    np.testing.assert_allclose(session.run(values)["y"], right, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("change", "tolerance", "is_off"),
+    [
+        (lambda y: y * (1 + 1e-5), None, False),
+        (lambda y: y * 1.01, None, True),
+        (lambda y: y * 1.01, 0.05, False),
+        (lambda y: y * 1.2, 0.05, True),
+        (lambda y: np.where(y == y.max(), np.nan, y), 0.05, True),
+        (lambda y: np.where(y == y.max(), np.inf, y), 0.05, True),
+    ],
+)
+def test_results_are_off_by_more_than_rounding_or_the_tolerance(
+    change: Any, tolerance: float | None, is_off: bool
+) -> None:
+    session = session_of(layers(1))
+    y = np.random.default_rng(0).normal(size=(8, 16)).astype("float32")
+    allowed, agreement = allowed_by(session.graph, tolerance), Agreement(2, right=1)
+    agreement.compare({0: {"y": change(y)}, 1: {"y": y}})
+    agreement.compare({0: {"y": [y[:1] * 1e-9]}, 1: {"y": [y[:1] * 2e-9]}})  # little, in a row
+    assert agreement.is_off(0, allowed) == is_off
+    assert not agreement.is_off(1, allowed)
+
+
+def test_where_the_right_result_is_no_number_anything_may_be() -> None:
+    agreement = Agreement(2, right=0)
+    agreement.compare({0: {"y": np.array(np.nan), "n": 3}, 1: {"y": np.array(1.0), "n": 3}})
+    assert not agreement.is_off(1, 1e-3)
 
 
 @pytest.mark.parametrize("fault", [KeyboardInterrupt, OSError])
