@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,8 @@ import tgbench as tg
 from benchmarks.measure import threads
 from tgbench import ops
 from tgbench.graph.graph import Graph, GraphBuilder
+from tgbench.programs.lowering import Lowerer
+from tgbench.programs.program import Instruction
 from tgbench.session.planning import Planning
 from tgbench.session.regaining import FIRST_NS, SHARE, Regainer
 
@@ -123,3 +125,30 @@ def test_nothing_is_measured_where_no_program_counts_on_it() -> None:
     regainer = Regainer(measure, lambda: 0)
     regainer._due_ns = 0.0
     assert not regainer.is_stale(session.last.program, memory)
+
+
+def test_no_call_of_a_team_s_program_is_exchanged_by_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its fastest kernel alone may be one whose threads meet, beside helpers that spin."""
+    monkeypatch.setattr(rows, "gain", lambda threads: 1000.0)
+    monkeypatch.setattr(rows, "measure_gain", lambda threads: 1000.0)
+    together, all_again = list[int](), Lowerer.all_again
+
+    def seen(self: Lowerer, made: Sequence[Instruction]) -> list[Instruction]:
+        together.append(len(made))
+        return all_again(self, made)
+
+    def alone(self: Lowerer, made: Instruction) -> Instruction:
+        raise AssertionError(f"{made} by itself")
+
+    monkeypatch.setattr(Lowerer, "all_again", seen)
+    monkeypatch.setattr(Lowerer, "again", alone)
+    session = tg.GraphSession(layers(), WEIGHTS, packed_bytes=0, making="always")
+    assert TEAM in go_on(session, 30)
+    assert session.last is not None
+    assert session.trying is not None
+    program = session.last.program
+    everything = list(range(len(program.instructions)))
+    session.trying._exchange(program, everything, session.keeper.memory, program.origin or ())
+    assert together == [len(everything)]

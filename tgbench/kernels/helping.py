@@ -23,8 +23,9 @@ from typing import TypeVar
 
 R = TypeVar("R")
 BLOCK_NS = 20_000_000  # of runs that are judged as one: as long as processors are given for
-FEW, MANY = 3, 7  # blocks of either way: enough where all of one take longer, and enough
-CLEAR, SLOWER = 1.2, 1.05  # times as long: that is clear; the way that stands is given up
+FEW, MANY = 3, 9  # blocks of either way: enough where all of one take longer, and enough
+CLEAR = 1.2  # times as long: that is clear
+SLOWER, AGAIN = 1.05, 1.1  # times as long: helpers are not asked any more; they are asked again
 PRICE = 200  # times what comparing cost: until the next time
 FIRST_NS, LONGEST_NS = 500e6, 60e9  # until the first time, and any
 ELSEWHERE = 100  # runs of other programs, after which one that does not come back is let go of
@@ -142,7 +143,7 @@ class Helping:
 
     def _decide(self, found: Comparison) -> None:
         standing_ns, other_ns = found.run_ns[self.helps], found.run_ns[not self.helps]
-        if standing_ns > SLOWER * other_ns:
+        if standing_ns > (SLOWER if self.helps else AGAIN) * other_ns:
             self.helps = not self.helps
             self.changes += 1
             self._rarer = 1

@@ -339,13 +339,19 @@ class Lowerer:
         alike = (self._how(node), made.box, there.in_boxes, inplace, moving_sizes(there))
         return self.placed(node, there, self._bindings.by_how.get(alike, self._any, node, there))
 
+    @property
+    def teams(self) -> bool:
+        """Whether threads that meet are weighed against a team, for a program as a whole."""
+        return self.team is not None and not self.rules.tilings and self.team.is_there
+
     def _teaming(self, made: list[Instruction]) -> Pausing[list[Instruction]]:
         """The same calls, none of whose threads meet, where that is expected to take less in all.
 
         Not where bits must agree: tiles do.
         """
-        if self.team is None or self.rules.tilings or not self.team.is_there:
+        if not self.teams:
             return made
+        assert self.team is not None
         found = self.team.instead((one.site, one.kernel) for one in made if one.site is not None)
         if found is None:
             return made

@@ -391,10 +391,14 @@ class Tryer:
         self, program: Program, indices: Iterable[int], memory: Memory, most: Sequence[int]
     ) -> None:
         """Have some calls computed by the kernels that would be chosen now, where these suit
-        wherever the program is right: it may be about to run at any such place.
+        wherever the program is right: it may be about to run at any such place. All, where threads
+        may meet: whether they do is decided for all.
         """
         assert program.origin is not None
         lowerer, changed = memory.specialiser.lowerer, dict[int, Instruction]()
+        if lowerer.teams:
+            self._exchange_all(program, memory, most)
+            return
         found = set[Guard]()
         for i in indices:
             made = program.instructions[i]
