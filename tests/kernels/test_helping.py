@@ -63,6 +63,12 @@ def test_helpers_that_help_stay(noise: float, seed: int) -> None:
     assert machine.helping.helps
 
 
+def test_helpers_that_save_next_to_nothing_rest() -> None:
+    machine, program = Machine(30, 30.3), Program()
+    machine.go_on(program, 12)
+    assert not machine.helping.helps
+
+
 def test_helpers_are_asked_again_once_others_are_gone() -> None:
     machine, program = Machine(50, 30), Program()
     machine.go_on(program, 5)
@@ -72,7 +78,7 @@ def test_helpers_are_asked_again_once_others_are_gone() -> None:
     assert machine.helping.changes == 2
 
 
-@pytest.mark.parametrize(("helped", "alone"), [(40, 80), (80, 40), (5, 5.1), (0.1, 0.4)])
+@pytest.mark.parametrize(("helped", "alone"), [(40, 80), (80, 40), (5, 5.5), (0.1, 0.4)])
 def test_comparing_costs_little(helped: float, alone: float) -> None:
     machine, program = Machine(helped, alone), Program()
     machine.go_on(program, 300)

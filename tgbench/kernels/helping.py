@@ -25,7 +25,8 @@ R = TypeVar("R")
 BLOCK_NS = 20_000_000  # of runs that are judged as one: as long as processors are given for
 FEW, MANY = 3, 9  # blocks of either way: enough where all of one take longer, and enough
 CLEAR = 1.2  # times as long: that is clear
-SLOWER, AGAIN = 1.05, 1.1  # times as long: helpers are not asked any more; they are asked again
+LITTLE, AGAIN = 0.97, 0.95  # of what runs take without: helpers that save no more rest; they are
+# asked again
 PRICE = 200  # times what comparing cost: until the next time
 FIRST_NS, LONGEST_NS = 500e6, 60e9  # until the first time, and any
 ELSEWHERE = 100  # runs of other programs, after which one that does not come back is let go of
@@ -142,9 +143,10 @@ class Helping:
         return None
 
     def _decide(self, found: Comparison) -> None:
-        standing_ns, other_ns = found.run_ns[self.helps], found.run_ns[not self.helps]
-        if standing_ns > (SLOWER if self.helps else AGAIN) * other_ns:
-            self.helps = not self.helps
+        alone_ns, helped_ns = found.run_ns
+        helps = helped_ns < (LITTLE if self.helps else AGAIN) * alone_ns
+        if helps is not self.helps:
+            self.helps = helps
             self.changes += 1
             self._rarer = 1
         elif self.helps:  # else only trying shows whether others still compute

@@ -313,6 +313,7 @@ class Kernel:
         threads: "openmp" for a library's, which meet at a barrier where a call is long; "one" for
             the caller's alone; "team" for threads that never meet, which are not mixed with those
             that do: `candidates` leaves such kernels out.
+        alone: of a team's, the kernel by which one thread computes the same.
         rounds: the dtype that it rounds what it multiplies to, only for calls whose attribute
             `arithmetic` allows that; "" for none.
         is_fixed: whether it takes no sizes that move, so that it cannot be the one for all tiles.
@@ -336,6 +337,7 @@ class Kernel:
     repeats: bool = False
     posts: frozenset[str] = frozenset()
     threads: str = OPENMP
+    alone: str = ""
     rounds: str = ""
     is_fixed: bool = False
     is_asked: bool = False

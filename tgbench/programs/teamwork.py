@@ -18,7 +18,7 @@ hundredth, took the time of ten such programs.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 import torch
@@ -30,6 +30,7 @@ from tgbench.kernels.registry import KERNELS, TEAM, Kernel, Site, by_team, kerne
 from tgbench.programs.program import site_at
 
 MOST = 4096  # calls that are remembered
+LONG_NS = 50_000  # many times what sharing a product takes besides
 MEETING = 1 / 16  # of what a program takes: what it may take longer if no threads meet
 
 
@@ -86,7 +87,7 @@ class Teamwork:
         if not meets and all(kernel.threads != TEAM for kernel in kernels):
             return None
         most_ns = sum(choice.own_ns for choice in found) * (1 + MEETING if meets else 1)
-        if sum(choice.quiet_ns for choice in found) >= most_ns:
+        if sum(choice.quiet_ns for choice in found) > most_ns:
             return None
         return [kernel.name for kernel in kernels]
 
@@ -106,14 +107,19 @@ class Teamwork:
         quiet = {kernel: self.costs.of_site(site, kernel).time_ns for kernel in others}
         shared = by_team(site)
         if shared is not None:
-            quiet[shared] = self._shared_ns(site, shared, min(quiet.values(), default=math.inf))
+            quiet = {shared: self._shared_ns(site, shared, quiet), **quiet}
         best = min(quiet, key=lambda kernel: quiet[kernel], default=None)
         quiet_ns = quiet[best] if best is not None else math.inf
         return _Choice(own_ns, own.meets(site), best, quiet_ns)
 
-    def _shared_ns(self, site: Site, shared: Kernel, alone_ns: float) -> float:
+    def _shared_ns(self, site: Site, shared: Kernel, quiet: Mapping[Kernel, float]) -> float:
+        """What a team takes: for long no more than who computes the same alone, as helpers rest
+        where that is quicker (`kernels.helping`). When it was timed, others may have computed.
+        """
         known = self.costs.of_site(site, shared)
         if known.source != "modelled":
-            return known.time_ns
-        self.counted_on = (self._gain or rows.gain)(torch.get_num_threads())
-        return alone_ns / self.counted_on
+            alone = (ns for one, ns in quiet.items() if one.name == shared.alone)
+            alone_ns = next(alone, math.inf)
+            return min(known.time_ns, alone_ns) if alone_ns >= LONG_NS else known.time_ns
+        self.counted_on = gain = (self._gain or rows.gain)(torch.get_num_threads())
+        return min(quiet.values(), default=math.inf) / gain if gain > 1.0 else math.inf

@@ -303,6 +303,7 @@ def _add_product(
 ) -> None:
     name, shared = name or op, _long(find)
     add_kernel(f"{name}_numba", op, find, _linear_cost, bind, **more)
+    more["alone"] = f"{name}_numba"
     if team_scratch is not None:
         more["scratch"] = team_scratch
     add_kernel(f"{name}_team_numba", op, shared, _linear_cost, bind_by_team, TEAM, **more)
