@@ -13,7 +13,7 @@ import tgbench as tg
 from benchmarks.measure import threads
 from tgbench import ops
 from tgbench.graph.graph import Graph, GraphBuilder
-from tgbench.kernels.helping import ELSEWHERE, FIRST_NS, PRICE, Helping, helping
+from tgbench.kernels.helping import ELSEWHERE, FIRST_NS, PRICE, SOON, Helping, helping
 from tgbench.kernels.waiting import LEAST_NS, Waiting
 
 MS = 1_000_000
@@ -88,13 +88,24 @@ def test_comparing_costs_little(helped: float, alone: float) -> None:
     assert lost <= first + 2 / PRICE * machine.now
 
 
-def test_others_that_begin_are_answered_at_once() -> None:
+def test_others_that_begin_are_answered_soon() -> None:
     machine, program = Machine(27, 30), Program()
     machine.go_on(program, 60)
     machine.takes = {True: 50, False: 33}
     machine.helping.look_soon()
-    machine.go_on(program, 1)
+    machine.go_on(program, 2)
     assert not machine.helping.helps
+
+
+def test_others_that_come_and_go_are_not_answered_each_time() -> None:
+    machine, program = Machine(10, 16), Program()
+    machine.go_on(program, 10)
+    began, machine.asked = machine.now, []
+    for _ in range(200):
+        machine.helping.look_soon()
+        machine.go_on(program, 0.1)
+    lost = 6 * MS * machine.asked.count(False)
+    assert 0 < lost <= 2 / SOON * (machine.now - began)
 
 
 def test_waiting_for_processors_is_told() -> None:

@@ -8,7 +8,7 @@ whoever does it: no bit depends on it.
 
     runs ──→ with and without, in turns ──→ the quicker way ──→ runs, for 200 times what that cost
       ↑                                                          │
-      └── processors are waited for: at once ←───────────────────┘
+      └── processors are waited for: for 20 times ←──────────────┘
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ FEW, MANY = 3, 9  # blocks of either way: enough where all of one take longer, a
 CLEAR = 1.2  # times as long: that is clear
 LITTLE, AGAIN = 0.97, 0.95  # of what runs take without: helpers that save no more rest; they are
 # asked again
-PRICE = 200  # times what comparing cost: until the next time
+PRICE, SOON = 200, 20  # times what comparing cost: until the next time; if others have begun
 FIRST_NS, LONGEST_NS = 500e6, 60e9  # until the first time, and any
 ELSEWHERE = 100  # runs of other programs, after which one that does not come back is let go of
 
@@ -103,7 +103,7 @@ class Helping:
         self._clock = clock
         self._comparison: Comparison | None = None
         self._last: weakref.ref[object] | None = None  # the program that ran last
-        self._ran_ns, self._due_ns, self._rarer = 0.0, FIRST_NS, 1
+        self._ran_ns, self._due_ns, self._cost_ns, self._rarer = 0.0, FIRST_NS, 0.0, 1
 
     def during(self, program: object, compute: Callable[[], R]) -> R:
         """A run of a program that a team computes."""
@@ -125,8 +125,8 @@ class Helping:
         return result
 
     def look_soon(self) -> None:
-        """Others have begun to compute: compare at once."""
-        self._due_ns, self._rarer = 0.0, 1
+        """Others have begun to compute: compare soon; not each time for those who come and go."""
+        self._due_ns, self._rarer = min(self._due_ns, SOON * self._cost_ns), 1
 
     def _comparing(self, program: object) -> Comparison | None:
         """The comparison that a run is a part of; one begins with a program that comes again."""
@@ -151,8 +151,8 @@ class Helping:
             self._rarer = 1
         elif self.helps:  # else only trying shows whether others still compute
             self._rarer *= 2
-        self._comparison, self._ran_ns = None, 0.0
-        self._due_ns = min(max(self._rarer * PRICE * found.cost_ns, FIRST_NS), LONGEST_NS)
+        self._comparison, self._ran_ns, self._cost_ns = None, 0.0, found.cost_ns
+        self._due_ns = min(max(self._rarer * PRICE * self._cost_ns, FIRST_NS), LONGEST_NS)
 
 
 @cache
