@@ -120,7 +120,8 @@ peers: .venv-peers/made ## create or update .venv-peers: the systems that benche
 
 bench-decode: setup peers ## decode a token at a time, beside transformers and other systems
 	@$(VENV) -m benchmarks.decode
-	@$(VENV) -m benchmarks.decode --busy 2 --only gemma3-270m --repetitions 2 --output docs/results/decode-busy.json
+	@$(VENV) -m benchmarks.decode --busy 1 --only gemma3-270m --repetitions 3 --output docs/results/decode-busy-one.json
+	@$(VENV) -m benchmarks.decode --busy 2 --only gemma3-270m --repetitions 3 --output docs/results/decode-busy.json
 
 bench-forward: setup peers ## everything computed, beside PyTorch and other systems
 	@$(VENV) -m benchmarks.forward

@@ -207,7 +207,11 @@ def _tokens(cases: Sequence[Any]) -> str:
 
 def _beside_others(files: Files) -> str:
     """What is left where other programs compute."""
-    found = files["decode-busy"]
+    return " ".join(_beside(files, name) for name in ("decode-busy-one", "decode-busy"))
+
+
+def _beside(files: Files, name: str) -> str:
+    found = files[name]
     (case,) = found["cases"]
     times = case["summary"]["median_ms"]
     mine = ", ".join(
@@ -220,10 +224,10 @@ def _beside_others(files: Files) -> str:
         if name == "dynamic" or name.endswith("-fp32")
     }
     shown = _and([f"{label} {ms:,.0f}" for label, ms in theirs.items()])
+    others = "another process computes" if found["busy"] == 1 else "2 other processes compute"
     return (
-        f"While {found['busy']} other processes compute, {_threads(case['model']['threads'])}, by "
-        f"the wall's clock: tgbench {mine} ms; in fp32 {shown} "
-        f"({files.link('decode-busy')})."
+        f"While {others}, {_threads(case['model']['threads'])}, by the wall's clock: tgbench "
+        f"{mine} ms; in fp32 {shown} ({files.link(name)})."
     )
 
 
