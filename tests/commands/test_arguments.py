@@ -33,6 +33,13 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.fixture
+def here(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The same, where commands run."""
+    monkeypatch.chdir(folder)
+    return folder
+
+
 def ran(folder: Path, *more: str) -> int:
     return main([
         "run", f"{folder}/g.json", "--weights", f"{folder}/w.safetensors",
@@ -123,18 +130,16 @@ def test_what_is_read_is_not_written_over(folder: Path, capsys: pytest.CaptureFi
 def test_a_run_writes_each_file_once_and_nothing_else(
     words: str,
     said: str,
-    folder: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    here: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.chdir(folder)
-    (folder / "sub").mkdir()
-    (folder / "notes.txt").write_text("mine")
-    (folder / "other.json").write_text('{"version": 1, "nodes": []}')
-    before = {path: path.read_bytes() for path in folder.iterdir() if path.is_file()}
-    assert ran(folder, *words.split()) == 1
+    (here / "sub").mkdir()
+    (here / "notes.txt").write_text("mine")
+    (here / "other.json").write_text('{"version": 1, "nodes": []}')
+    before = {path: path.read_bytes() for path in here.iterdir() if path.is_file()}
+    assert ran(here, *words.split()) == 1
     assert said in capsys.readouterr().err
-    assert {path: path.read_bytes() for path in folder.iterdir() if path.is_file()} == before
+    assert {path: path.read_bytes() for path in here.iterdir() if path.is_file()} == before
 
 
 @pytest.mark.parametrize(
@@ -150,16 +155,15 @@ def test_a_run_writes_each_file_once_and_nothing_else(
     ],
 )
 def test_every_command_leaves_what_it_reads(
-    words: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    words: str, here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(folder)
-    (folder / "sub").mkdir()
+    (here / "sub").mkdir()
     np.save("s.npy", np.ones(12, np.float32))
-    (folder / "b.csv").write_text("id,lower,upper,size\n0,0,2,4\n")
-    before = {path: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+    (here / "b.csv").write_text("id,lower,upper,size\n0,0,2,4\n")
+    before = {path: path.read_bytes() for path in here.iterdir() if path.is_file()}
     assert main(words.split()) == 1
     assert "is the file that is read; give another name" in capsys.readouterr().err
-    assert {path: path.read_bytes() for path in folder.iterdir() if path.is_file()} == before
+    assert {path: path.read_bytes() for path in here.iterdir() if path.is_file()} == before
 
 
 @pytest.mark.parametrize("command", ["stream", "occlusion", "pack f.csv"])
@@ -222,13 +226,11 @@ def test_a_plan_that_is_not_there_is_measured_by_nobody(
     ],
 )
 def test_what_only_a_page_has_is_not_asked_of_others(
-    folder: Path,
+    here: Path,
     words: list[str],
     said: str,
-    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.chdir(folder)
     assert main(["export", "p.json", *words]) == 1
     assert said in capsys.readouterr().err
     assert not Path("z.svg").exists()
@@ -498,11 +500,9 @@ def test_an_option_that_cannot_be_is_named(
 def test_what_is_said_can_be_done_in_a_shell(
     words: str,
     said: str,
-    folder: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    here: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.chdir(folder)
     Path("empty.jsonl").touch()
     model = "g.json --weights w.safetensors"
     model += " --inputs x.safetensors" if words.startswith("run") else ""

@@ -44,10 +44,7 @@ def seconds(text: str) -> float:
     >>> seconds("1.5")
     1.5
     """
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
+    value = _number(text)
     if not 0 <= value < math.inf:
         raise argparse.ArgumentTypeError(f"{text} is no number of seconds")
     return value
@@ -73,16 +70,21 @@ def tolerance(least: float = math.ulp(0.0)) -> Callable[[str], float]:
     """
 
     def read(text: str) -> float:
-        try:
-            value = float(text)
-        except ValueError:
-            value = math.nan
+        value = _number(text)
         if not least <= value < math.inf:
             end = "from 0 on" if least <= 0 else "above 0"
             raise argparse.ArgumentTypeError(f"{text} is no number {end}; give one such as 1e-5")
         return value
 
     return read
+
+
+def _number(text: str) -> float:
+    """NaN, which is within no bounds, for what is none."""
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
 
 
 def finite(array: npt.NDArray[Any], option: str, file: object) -> npt.NDArray[np.float32]:

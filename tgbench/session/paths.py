@@ -373,9 +373,8 @@ class SessionPaths:
                         self._in_vain |= _keys(some[0])
                 else:
                     swept += self._measured_there(some, records, left, executor)
-                if (
-                    swept and time.monotonic() >= until
-                ):  # looking for paths by what is known now takes longer
+                # looking for paths by what is known now takes longer
+                if swept and time.monotonic() >= until:
                     return Sweep(swept, sum(_keys(path) <= tried for path in first), "time")
             return Sweep(swept, known)
         except KeyboardInterrupt:

@@ -13,7 +13,7 @@ one line.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from enum import Enum
 from functools import cache
@@ -373,7 +373,7 @@ class Runner:
         return fits
 
     @contextmanager
-    def _or_larger(self, asked: Sequence[Bucket]) -> Iterator[None]:
+    def _or_larger(self, asked: Iterable[Bucket]) -> Iterator[None]:
         """Where a plan for what is asked fits no memory, one for all of the outputs may: it serves
         that as well. A part of a sum of slices may need more than all of it, which lies in place.
         """
@@ -450,7 +450,7 @@ class Runner:
         demands = (run.kind.bucket(run.origin).demand for run in runs)
         afresh = dict.fromkeys(self.planning.afresh(dict(demand)) for demand in demands)
         firsts = [one for bucket in afresh for one in self._first_runs(bucket)]
-        with self._or_larger([*afresh]):
+        with self._or_larger(afresh):
             self._plan_with(firsts, alone=True)
 
     def _plan_with(self, runs: Runs, fits: Runs = (), alone: bool = False) -> None:

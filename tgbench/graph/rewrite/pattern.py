@@ -8,7 +8,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import TypeAlias
@@ -41,11 +41,11 @@ class PatternMatch:
 
     def are_moderate(self, *names: str) -> bool:
         """Whether nothing that is added to what fills these holes is rounded away (`is_large`)."""
-        return not any(holds_large(self.egraph, self.nodes[name]) for name in names)
+        return not any(holds(self.egraph, self.nodes[name], is_large) for name in names)
 
     def are_near(self, *names: str) -> bool:
         """Whether products may be taken in another order with what fills these holes (`is_far`)."""
-        return not any(holds_far(self.egraph, self.nodes[name]) for name in names)
+        return not any(holds(self.egraph, self.nodes[name], is_far) for name in names)
 
     def with_node(self, name: str, node: Node) -> PatternMatch | None:
         found = self.nodes.get(name)
@@ -111,14 +111,9 @@ def _class(pattern: Pattern, name: Node, found: PatternMatch) -> Iterator[Patter
     return iter((found,) if any(is_number(node, pattern) for node in members) else ())
 
 
-def holds_large(egraph: EGraph, name: Node) -> bool:
-    """Whether a class is a constant of such numbers (`is_large`)."""
-    return any(map(is_large, egraph.members(name)))
-
-
-def holds_far(egraph: EGraph, name: Node) -> bool:
-    """Whether a class is a constant of such numbers (`is_far`)."""
-    return any(map(is_far, egraph.members(name)))
+def holds(egraph: EGraph, name: Node, are_so: Callable[[Node], bool]) -> bool:
+    """Whether a class is a constant of numbers that are so: `is_large`, or `is_far`."""
+    return any(map(are_so, egraph.members(name)))
 
 
 def is_number(node: Node, value: float) -> bool:

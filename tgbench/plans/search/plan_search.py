@@ -174,7 +174,6 @@ class PlanSearch:
 
     def _first(self) -> Candidate | None:
         scenarios, budget_bytes = self.judge.scenarios, self.asked.budget_bytes
-        beginning = self.beginning
         self.everything = AllKept.of(self.judge, scenarios, budget_bytes)
         if budget_bytes is not None:
             self.arms = Arms(
@@ -182,8 +181,8 @@ class PlanSearch:
                 self.known.opened,
             )  # fmt: skip
         if self.arms is None or self.keeps_all:
-            return beginning.keeping(self.everything)
-        return beginning.within(self.arms, scenarios)
+            return self.beginning.keeping(self.everything)
+        return self.beginning.within(self.arms, scenarios)
 
     # --- improving -------------------------------------------------------------------------------
 

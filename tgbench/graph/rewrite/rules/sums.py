@@ -15,8 +15,9 @@ from collections.abc import Iterator, Mapping
 
 from tgbench.graph.graph import Node
 from tgbench.graph.op_table import FLOATS
+from tgbench.graph.recognise.affine import is_far, is_large
 from tgbench.graph.rewrite.egraph import EGraph
-from tgbench.graph.rewrite.pattern import holds_far, holds_large
+from tgbench.graph.rewrite.pattern import holds
 from tgbench.graph.rewrite.rule import AnyRule, Found, SearchRule
 
 MOST_TERMS = 16  # of one sum: longer ones stay in the parts that they were written in
@@ -56,8 +57,8 @@ def _one_form(egraph: EGraph, node: Node) -> Iterator[Found]:
     kind = "sum" if node.op != "mul" else "product"
     if len(terms) + max(map(abs, terms.values()), default=0) < 3 or not terms:
         return  # of two there is nothing to bracket
-    is_apart = holds_far if node.op == "mul" else holds_large
-    if any(is_apart(egraph, name) for name in terms):
+    are_apart = is_far if node.op == "mul" else is_large
+    if any(holds(egraph, name, are_apart) for name in terms):
         return
     key = kind, node.type, frozenset(terms.items())
     same = egraph.memo.setdefault(key, node)
