@@ -194,6 +194,23 @@ def test_where_no_process_can_be_started_kernels_compile_when_they_are_bound(
     assert not _awaits()
 
 
+def test_the_copy_is_compiled_that_is_imported(
+    mark: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the mark of this copy never comes, and every session starts a process beside it."""
+    found = tmp_path / "found"
+    told = f"import tgbench, pathlib; pathlib.Path({str(found)!r}).write_text(tgbench.__file__)"
+    monkeypatch.setattr(beside, "COMMAND", (sys.executable, "-P", "-c", told))
+    monkeypatch.setattr(beside, "HERE", tmp_path / "copy")
+    package = tmp_path / "copy" / "tgbench"
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    assert beside.awaits(mark)
+    assert beside._CODE.process is not None
+    beside._CODE.process.wait(60)
+    assert Path(found.read_text()) == package / "__init__.py"
+
+
 COVERED = """
 import numpy as np
 from numba.core import event

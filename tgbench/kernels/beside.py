@@ -28,6 +28,7 @@ from tgbench.base.locks import is_locked, locked
 from tgbench.base.switches import compiling
 
 COMMAND = (sys.executable, "-P", "-m", "tgbench", "compile")  # -P: nothing of the current folder
+HERE = Path(__file__).parents[2]  # where this package lies: another copy's code has another mark
 
 
 class _Code:
@@ -99,10 +100,16 @@ def _begin(mark: Path) -> None:
     try:
         _CODE.process = subprocess.Popen(
             COMMAND, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL, start_new_session=True,
+            stderr=subprocess.DEVNULL, start_new_session=True, env=_environment(),
         )  # fmt: skip
     except OSError:  # no process can be started
         _CODE.is_there = True
+
+
+def _environment() -> dict[str, str]:
+    """Variables of a process that imports the copy of this package that is imported here."""
+    paths = [str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
 
 
 @contextmanager
