@@ -17,6 +17,8 @@ from tgbench.views.draw.folding import Block, folded, repeats, unfolded
 from tgbench.views.draw.layering import MOST_ACROSS, layout
 from tgbench.views.values.graphs import MOST_DOTS, MOST_NAMED, picture, to_svg
 
+SVG = "{http://www.w3.org/2000/svg}"
+
 
 @st.composite
 def dags(draw: st.DrawFn) -> tuple[int, np.ndarray]:
@@ -124,6 +126,15 @@ def test_graphs_of_any_size_have_a_picture(layers: int) -> None:
     svg = to_svg(picture(layered(layers), fold=False))
     ElementTree.fromstring(svg)
     assert len(svg) < 2_000_000
+
+
+def test_edges_pass_behind_what_nodes_say() -> None:
+    root = ElementTree.fromstring(to_svg(picture(layered(1))))
+    edges, boxes = root.findall(f"{SVG}path"), root.findall(f"{SVG}g/{SVG}rect")
+    assert max(map(list(root.iter()).index, edges)) < min(map(list(root.iter()).index, boxes))
+    style = root.findtext(f"{SVG}style") or ""
+    assert ".tg-node{fill:var(--tg-node);" in style
+    assert style.count("--tg-node:#") == 2, "light and dark"
 
 
 def test_names_are_escaped() -> None:

@@ -171,7 +171,8 @@ def _bytes(node: Node) -> float:
 ACROSS, DOWN, WIDE, HIGH = 168, 58, 152, 38  # pixels: between middles, and of a node
 EDGE = 26
 STYLE = (
-    THEME + ".tg-node{fill:none;stroke:var(--tg-soft);stroke-width:1}"
+    THEME + ":root{--tg-node:#fff}@media(prefers-color-scheme:dark){:root{--tg-node:#161b22}}"
+    ".tg-node{fill:var(--tg-node);stroke:var(--tg-soft);stroke-width:1}"
     ".tg-node.tg-k-input{stroke:var(--tg-input);stroke-width:2}"
     ".tg-node.tg-k-state{stroke:var(--tg-scratch);stroke-width:2}"
     ".tg-node.tg-k-output{stroke:var(--tg-retained);stroke-width:2.5}"
