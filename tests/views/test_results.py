@@ -410,6 +410,14 @@ def test_more_memory_is_never_slower() -> None:
     ElementTree.fromstring(found._repr_mimebundle_()["image/svg+xml"])
 
 
+def test_a_bound_of_one_budget_alone_is_seen() -> None:
+    (least,) = curve(decoded(), [8 << 10]).points
+    more = Point(1 << 20, replace(least.plan, search=None))  # of which nothing is proved
+    root = ElementTree.fromstring(pareto.to_svg(Curve((least, more))))
+    (mark,) = root.findall("{http://www.w3.org/2000/svg}circle[@class='tg-b']")
+    assert str(mark.findtext("*")).startswith("no plan within 8 KiB is below ")
+
+
 def test_a_curve_is_a_figure_of_plotly(session: tg.GraphSession) -> None:
     pytest.importorskip("plotly")
     found = curve(session, [1 << 20], "greedy")

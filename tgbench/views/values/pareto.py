@@ -331,7 +331,12 @@ def to_svg(shown: Curve) -> str:
     """The curve as one SVG."""
     points = [(p.plan.size_bytes, p.time_ns, str(p)) for p in shown.points]
     series = [Series("best plan", points, is_stepped=True)]
-    if bounds := [(size, ns, "") for size, ns in shown.bounds]:
+    proved = {(p.budget_bytes, p.bound_ns) for p in shown.points}
+    if bounds := [(*at, _proved(*at) if at in proved else "") for at in shown.bounds]:
         series.append(Series("bound", bounds, "b", is_dashed=True))
     size = Axis("memory", lambda b: format_bytes(int(b)), base=2)
     return chart("expected time by memory", series, size, Axis("mean run", format_time))
+
+
+def _proved(budget_bytes: int, bound_ns: float) -> str:
+    return f"no plan within {format_bytes(budget_bytes)} is below {format_time(bound_ns)} a run"
