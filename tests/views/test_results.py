@@ -94,6 +94,12 @@ def test_a_column_stands_to_the_right_if_all_of_it_are_numbers() -> None:
     assert [part[:4] for part in html.split("text-align:")[5:]] == ["left", "left", "righ"] * 2
 
 
+def test_where_there_is_no_number_a_column_may_be_empty() -> None:
+    table = TextTable("t", ("more", "failure"), (("", ""), ("+350 ns", "")))
+    assert [part[:4] for part in table.to_html().split("text-align:")[4:]] == ["righ", "left"] * 2
+    assert str(table).splitlines()[1].startswith("   more")
+
+
 def test_text_that_begins_with_a_digit_is_no_number() -> None:
     html = TextTable(
         "t", ("node", "size"), (("1.group_norm", "1.5 KiB"), ("0.conv", "-"))

@@ -34,9 +34,9 @@ class TextTable:
 
     @property
     def _numeric(self) -> list[bool]:
-        """Which columns hold numbers alone; these stand to the right."""
-        columns = range(len(self.header))
-        return [bool(self.rows) and all(_is_number(row[i]) for row in self.rows) for i in columns]
+        """Which columns hold numbers alone, or nothing here and there; these stand to the right."""
+        columns = ([row[i] for row in self.rows if row[i]] for i in range(len(self.header)))
+        return [bool(column) and all(map(_is_number, column)) for column in columns]
 
     def to_html(self) -> str:
         """Everything escaped; numbers, and what they are, stand to the right."""
