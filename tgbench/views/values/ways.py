@@ -29,6 +29,7 @@ from tgbench.views.draw.tables import TextTable
 SHOWN = 12  # paths of a table, and lines of a map
 STEP, ROW, LEFT, TOP = 150, 34, 20, 44  # pixels
 LETTERS = 20  # of a label; the whole is its title
+PAPER = "var(--jp-layout-color1, var(--vscode-editor-background, Canvas))"  # behind the map
 
 
 @dataclass(frozen=True)
@@ -107,11 +108,11 @@ class PathMap:
         for stop in self.stops:
             is_chosen = thick[stop.column] == stop.row
             x, y = _place(stop.column, stop.row)
-            fill = "#0072b2" if is_chosen else "var(--jp-layout-color1, #fff)"
+            fill = "#0072b2" if is_chosen else PAPER
             parts.append(
                 f'<circle cx="{x}" cy="{y}" r="{6 if is_chosen else 4}" fill="{fill}" '
                 f'stroke="{"#0072b2" if is_chosen else "currentColor"}" stroke-width="1.5"/>'
-                f'<text x="{x + 10}" y="{y + 16}" stroke="var(--jp-layout-color1, #fff)" '
+                f'<text x="{x + 10}" y="{y + 16}" stroke="{PAPER}" '
                 'stroke-width="4" stroke-linejoin="round" paint-order="stroke">'
                 f"{escape(cut(stop.label, LETTERS))}"
                 f"<title>{escape(stop.label)}</title></text>"
