@@ -64,6 +64,13 @@ def test_it_shows_every_run(toured: tuple[Path, str]) -> None:
     assert "\r" not in said  # no terminal, no rewriting of lines
 
 
+def test_it_cuts_nothing_of_a_plan(toured: tuple[Path, str]) -> None:
+    text = toured[1]
+    for name in ["gemma", *(["minilm"] if has_minilm() else [])]:
+        plan = Plan.load(toured[0] / "out" / f"{name}.plan.json")
+        assert " ".join(str(plan).split()) in " ".join(text.split())
+
+
 def test_it_writes_a_report_that_stands_alone(toured: tuple[Path, str]) -> None:
     text = (toured[0] / "out" / "report.html").read_text(encoding="utf-8")
     assert not re.search(r"https?:", text.replace("http://www.w3.org/2000/svg", ""))

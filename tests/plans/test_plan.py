@@ -421,7 +421,7 @@ def test_a_plan_names_the_measurements_that_its_times_stand_on(tmp_path: Path) -
     measured = GraphSession(graph, w, records=records, calibrate=False)
     measured.run(x)
     assert measured.plan.records == measured.costs.basis
-    assert "measurement" in str(measured.plan)
+    assert f" a run, by {measured.plan.records}\n" in str(measured.plan)
     kept = Plan.from_json(measured.plan.to_json())
     assert kept.records == measured.plan.records
     assert Plan.from_json(by_models.plan.to_json()).records == ""

@@ -15,6 +15,7 @@ import argparse
 import json
 import os
 import sys
+import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -46,11 +47,12 @@ from tgbench.sources.models.checkpoints import (
 from tgbench.sources.models.config import load_config
 from tgbench.sources.models.text import Tokenizer
 from tgbench.views.draw.tables import TextTable
-from tgbench.views.pages.report import Run, Study, agreement, medians, ms, page, share
+from tgbench.views.pages.report import Run, Study, agreement, medians, ms, page, share, times
 from tgbench.views.values.timeline import timeline
 
 Floats = npt.NDArray[np.float32]
 STOPPED = 130
+WIDE = 110  # letters of a line where there is no terminal
 EDITED = 5  # times that the token in the middle is changed: there and back
 MAPPED = "mapped from the file, never copied"
 CLOSE = 1e-4  # embeddings of length 1 that differ by less are equal
@@ -182,13 +184,24 @@ def run(arguments: argparse.Namespace) -> int:
 def compared(time_ns: float, other_ns: float) -> str:
     """How a time compares with another one, in words.
 
-    >>> compared(50.0, 95.0), compared(95.0, 50.0), compared(500.0, 501.0)
-    ('1.90 × faster than', '1.90 × slower than', 'as fast as')
+    >>> compared(50.0, 95.0), compared(95_000.0, 50.0), compared(500.0, 501.0)
+    ('1.90 × faster than', '1900 × slower than', 'as fast as')
     """
-    ratio = f"{max(time_ns, other_ns) / min(time_ns, other_ns):.2f}"
+    ratio = times(max(time_ns, other_ns) / min(time_ns, other_ns))
     if ratio == "1.00":
         return "as fast as"
     return f"{ratio} × {'faster' if time_ns < other_ns else 'slower'} than"
+
+
+def wrapped(line: str, width: int) -> str:
+    """A line in as many as it takes; those after the first are indented.
+
+    >>> wrapped("4 nodes retained in 24 KiB", 20).splitlines()
+    ['4 nodes retained in', '    24 KiB']
+    """
+    return textwrap.fill(
+        line, width, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False
+    )
 
 
 # --- the screen ---------------------------------------------------------------------------------
@@ -501,7 +514,7 @@ class Tour:
     def _say_plan(self, session: GraphSession) -> None:
         self.screen.say("\n* first of its class: planning and making its program are in the time")
         for line in str(session.plan).splitlines():
-            self.screen.say(line if len(line) < 110 else line[:109] + "…")
+            self.screen.say(wrapped(line, self.screen.width or WIDE))
 
     def _summary(self, study: Study) -> None:
         self.studies.append(study)

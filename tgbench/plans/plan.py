@@ -237,7 +237,7 @@ class Plan(PlanFields):
             told = ", ".join(f"{name} {text}" for name, text in self.elsewhere.items())
             lines[0] += f" elsewhere ({shorten(told)})"
         if self.records:
-            lines[0] += f", by {shorten(self.records)}"
+            lines[0] += f", by {shorten(self.records)[1:-1]}"
         if self.cut[2] > 1:
             lines.append(f"  large runs cut in {self.cut[2]} along {self.cut[0]}[{self.cut[1]}]")
         if self.copied:

@@ -172,7 +172,7 @@ def _tiles(study: Study) -> str:
         beside = ""
         if middle.other_ns is not None:
             ratio = middle.other_ns / middle.time_ns
-            beside = f"{escape(study.other)}: {ms(middle.other_ns)}, {ratio:.2f} × as long"
+            beside = f"{escape(study.other)}: {ms(middle.other_ns)}, {times(ratio)} × as long"
         count = "1 run" if middle.runs == 1 else f"median of {middle.runs} runs"
         tiles.append(
             f'<div class="tile"><span>{escape(middle.group)}</span>{value}'
@@ -389,6 +389,15 @@ def ms(time_ns: float | None) -> str:
     value, unit = (time_ns / 1e9, "s") if time_ns >= 1e9 else (time_ns / 1e6, "ms")
     digits = max(2 - math.floor(math.log10(value)), 0) if value >= 0.01 else 4
     return f"{value:.{digits}f} {unit}"
+
+
+def times(ratio: float) -> str:
+    """A ratio with three digits, or as many as it has before the point.
+
+    >>> times(0.9), times(1.9), times(77.27), times(1666.49)
+    ('0.90', '1.90', '77.3', '1666')
+    """
+    return f"{ratio:.{2 if ratio < 10 else 1 if ratio < 100 else 0}f}"
 
 
 def share(part: float) -> str:
