@@ -27,7 +27,7 @@ class Recorded {
 
 function unpacked(text) { return new DataView(Uint8Array.from(atob(text), (c) => c.charCodeAt(0)).buffer); }
 
-export function openPage(place, written) { return showScreen({ model: new Recorded(written), el: place }); }
+export function openPage(place, written) { return showScreen({ model: new Recorded(written), el: place, isWhole: true }); }
 
 const written = document.getElementById("written");
 if (written) openPage(document.getElementById("screen"), JSON.parse(written.textContent));

@@ -138,15 +138,15 @@ function centrePanel(scene, place, names) {
   show(shown);
 }
 
-function sized(root, el, isBench, dispose) {
+function sized(root, el, isBench, isWhole, dispose) {
   const frame = root.closest(".jp-WindowedPanel-outer, .jp-Notebook, .jp-LinkedOutputView");
   const set = () => {
-    const high = Math.max((frame?.clientHeight || innerHeight) - 12, 320), wide = root.clientWidth || el.clientWidth || SLIM;
+    const high = Math.max((frame?.clientHeight || innerHeight) - (isWhole ? 0 : 12), 320), wide = root.clientWidth || el.clientWidth || SLIM;
     const isSlim = isBench && wide < SLIM;
     root.classList.toggle("tg-slim", isSlim);
     root.classList.toggle("tg-strait", wide < NARROW);
     root.classList.toggle("tg-narrow", isBench && !isSlim && wide < NARROW);
-    root.style.height = isSlim ? "" : `${Math.min(isBench ? HIGHEST : ALONE, high)}px`;
+    root.style.height = isSlim ? "" : `${isWhole ? high : Math.min(isBench ? HIGHEST : ALONE, high)}px`;
   };
   set(); // at once, so that the first picture has its size
   const fit = framed(() => { if (root.clientWidth) set(); });
@@ -157,8 +157,9 @@ function sized(root, el, isBench, dispose) {
   dispose.push(() => { watch.disconnect(); removeEventListener("resize", fit); });
 }
 
-// Not named after what anywidget calls: it takes that from the default export alone.
-export function showScreen({ model, el }) {
+// Not named after what anywidget calls: it takes that from the default export alone. `isWhole`: it is
+// all that its page has, and as high as the window.
+export function showScreen({ model, el, isWhole = false }) {
   const dispose = [], panels = model.get("panels") ?? [], isBench = panels.length > 3;
   const root = make("div", { class: `tg-view${isBench ? " tg-bench" : ""}`, role: "group" });
   const gone = make("p", { class: "tg-gone", role: "status", hidden: true }), table = make("div", { class: "tg-hidden" });
@@ -187,7 +188,7 @@ export function showScreen({ model, el }) {
   listen(model, "comm:close", lost, dispose);
   root.classList.toggle("tg-alone-left", Boolean(root.querySelector(":scope > .tg-left:nth-child(2):nth-last-child(1)")));
   root.append(gone, table);
-  sized(root, el, isBench, dispose);
+  sized(root, el, isBench, isWhole, dispose);
   return () => dispose.forEach((end) => end());
 }
 

@@ -1051,6 +1051,7 @@ def test_a_page_from_a_file_alone_works(bare: browsers.Watched, tmp_path: Path) 
     page.wait_for_selector("[data-painted]")
     frame(page)
     assert page.locator(".tg-point").count() == 1
+    assert page.locator(".tg-view").bounding_box()["height"] == page.viewport_size["height"]
     page.locator(".tg-right .tg-list button").first.click()
     frame(page)
     assert "Why" in page.locator(".tg-right").inner_text()
