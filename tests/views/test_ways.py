@@ -16,7 +16,7 @@ from tgbench.graph.rewrite.saturate import SaturationLimits
 from tgbench.session.session import GraphSession
 from tgbench.views.values.classes import ClassPicture
 from tgbench.views.values.errors import ErrorPoint
-from tgbench.views.values.ways import PathMap, ways_of
+from tgbench.views.values.ways import PathMap, Stop, ways_of
 
 
 @pytest.fixture
@@ -53,6 +53,15 @@ def test_a_table_and_a_map(session: GraphSession) -> None:
     assert not any(picture.lines[0])  # the cheapest runs along the first row
     root = ET.fromstring(picture.to_svg())
     assert len(root.findall("{http://www.w3.org/2000/svg}circle")) == len(picture.stops)
+
+
+def test_words_on_a_map_are_cut_where_others_stand_beside_them() -> None:
+    first, last = "the products of layer_0", "exponentials, 2 sums, 2 products"
+    stops = (Stop(0, 0, first), Stop(1, 0, last))
+    root = ET.fromstring(PathMap(("a", "b"), stops, ((0, 0),)).to_svg())
+    told = [one.text for one in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert told == ["a", "b", "the products of lay…", last]
+    assert float(root.get("width", 0)) > 150 + 6 * len(last)
 
 
 def test_what_an_error_buys_is_drawn(session: GraphSession) -> None:

@@ -28,7 +28,8 @@ from tgbench.views.draw.tables import TextTable
 
 SHOWN = 12  # paths of a table, and lines of a map
 STEP, ROW, LEFT, TOP = 150, 34, 20, 44  # pixels
-LETTERS = 20  # of a label; the whole is its title
+LETTERS, MOST_LETTERS = 20, 72  # of a label, and of one with nothing beside it; all is its title
+LETTER = 7  # pixels
 PAPER = "var(--jp-layout-color1, var(--vscode-editor-background, Canvas))"  # behind the map
 
 
@@ -82,7 +83,9 @@ class PathMap:
         """The map, one path thick; "" where there is nothing to decide."""
         if not self.decisions:
             return ""
-        width = LEFT * 2 + STEP * len(self.decisions)
+        last = [self.decisions[-1], *(s.label for s in self.stops if self._is_last(s.column))]
+        beside = min(max(map(len, last)), MOST_LETTERS) * LETTER
+        width = LEFT * 2 + STEP * (len(self.decisions) - 1) + max(STEP, beside)
         depth = 1 + max(stop.row for stop in self.stops)
         parts = [
             f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" '
@@ -93,7 +96,7 @@ class PathMap:
         for place, decision in enumerate(self.decisions):
             x = LEFT + place * STEP
             parts.append(
-                f'<text x="{x}" y="14" font-weight="600">{escape(cut(decision, LETTERS))}'
+                f'<text x="{x}" y="14" font-weight="600">{self._fitted(decision, place)}'
                 f"<title>{escape(decision)}</title></text>"
             )
         legs = {
@@ -114,10 +117,17 @@ class PathMap:
                 f'stroke="{"#0072b2" if is_chosen else "currentColor"}" stroke-width="1.5"/>'
                 f'<text x="{x + 10}" y="{y + 16}" stroke="{PAPER}" '
                 'stroke-width="4" stroke-linejoin="round" paint-order="stroke">'
-                f"{escape(cut(stop.label, LETTERS))}"
+                f"{self._fitted(stop.label, stop.column)}"
                 f"<title>{escape(stop.label)}</title></text>"
             )
         return "".join([*parts, "</svg>"])
+
+    def _is_last(self, column: int) -> bool:
+        return column == len(self.decisions) - 1
+
+    def _fitted(self, label: str, column: int) -> str:
+        """As much of it as there is room for before the next column."""
+        return escape(cut(label, MOST_LETTERS if self._is_last(column) else LETTERS))
 
 
 def _place(column: int, row: int) -> tuple[int, int]:
