@@ -15,6 +15,7 @@ from tgbench.base.errors import BudgetError, SearchError
 from tgbench.plans.background.messages import Event
 from tgbench.plans.plan import Plan
 from tgbench.plans.search.plan_search import LaidOut
+from tgbench.views.show import _search
 from tgbench.views.values.search import (
     History,
     Listed,
@@ -55,7 +56,9 @@ def test_stop_and_resume_while_the_loop_goes_on() -> None:
         heart = asyncio.create_task(beat())
         run = optimize_async(session, seconds=PATIENCE_S)
         run.watch(lambda: seen.append(run.is_running))
+        assert _search(run) == {"text/plain": "searching; no plan yet"}
         await until_better(run)
+        assert "image/svg+xml" in _search(run)
         heart.cancel()
         first = run.stop()
         assert not run.is_running

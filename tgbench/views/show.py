@@ -192,7 +192,9 @@ def _placement(placement: Placement) -> Bundle:
 
 
 def _search(run: SearchRun) -> Bundle:
-    return {"image/svg+xml": search_svg(run.history), "text/plain": str(run)}
+    """As long as there is no plan there is nothing to draw."""
+    picture = {"image/svg+xml": search_svg(run.history)} if run.history.last.best_ns else {}
+    return {**picture, "text/plain": str(run)}
 
 
 def _program(program: Program) -> Bundle:
