@@ -49,7 +49,7 @@ export function inspectorPanel(scene, place) {
     const { facts } = data, canChange = scene.data.header?.facts.can_change;
     const fates = facts.fates.map(([kind, words, fate]) => make("li", {}, make("button", { type: "button", title: kind, "aria-pressed": String(kind === facts.bucket), onclick: () => scene.during(kind) },
       make("i", { class: "tg-dot", style: `background:var(--tg-${(FATE_LOOKS[fate.split(",")[0]] ?? ["soft"])[0]})` }), make("span", {}, words), make("span", {}, fate))));
-    const kernels = facts.kernels.map(([name, time, source], i) => make("tr", {}, make("td", {}, named(name)), make("td", { class: "tg-right-side" }, time), make("td", { class: "tg-soft" }, i ? source : `${source} ✓`)));
+    const kernels = facts.kernels.map(([name, time, source]) => make("tr", {}, make("td", {}, named(name)), make("td", { class: "tg-right-side" }, time), make("td", { class: "tg-soft" }, source)));
     refill(inside, make("section", {}, make("h4", { class: "tg-node" }, named(facts.node), make("button", { type: "button", title: "choose nothing", onclick: () => scene.choose([]) }, "×")),
       make("p", { class: "tg-soft" }, facts.type + (facts.count > 1 ? `; ${facts.count.toLocaleString("en-US")} chosen` : "")),
       ...(facts.source ? [make("p", { class: "tg-source", title: "where in your code it comes from" }, facts.source)] : []),

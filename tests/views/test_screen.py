@@ -26,6 +26,7 @@ from tgbench.views.draw.columns import unpack
 from tgbench.views.pages.screen_page import page
 from tgbench.views.panels.parts import PARTS, differences, size_words
 from tgbench.views.values.pareto import curve
+from tgbench.views.values.paths import kernels_of
 from tgbench.views.values.search import optimize_async
 
 pytest.importorskip("anywidget")
@@ -128,6 +129,25 @@ def test_what_is_chosen_reaches_the_panels_that_hear_it() -> None:
     assert seen(screen, "fates")["facts"]["bucket"] == first
     assert seen(screen, "classes")["facts"]["at_hand"] == first
     assert seen(screen, "inspector")["facts"]["bucket"] == first
+
+
+def test_the_kernel_that_computed_a_node_is_marked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not the first of those that could have: operands of a program may lie otherwise."""
+    session = session_of()
+    name = next(n.name for n in session.graph.nodes if n.op in ("linear", "matmul"))
+    (made,) = (one for one in session.last.program.instructions if one.node.name == name)
+
+    def others_first(*asked: Any) -> Any:
+        found = kernels_of(*asked)
+        ways = sorted(found.alternatives, key=lambda way: way.name == made.kernel)
+        return replace(found, alternatives=tuple(ways))
+
+    monkeypatch.setattr("tgbench.views.panels.parts.kernels_of", others_first)
+    screen = session.explore()
+    screen.selected = [name]
+    kernels = seen(screen, "inspector")["facts"]["kernels"]
+    assert len(kernels) > 1
+    assert [kernel for kernel, _, source in kernels if "✓" in source] == [made.kernel]
 
 
 def test_every_class_can_be_chosen_whether_the_plan_is_for_it_or_not() -> None:

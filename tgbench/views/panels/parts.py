@@ -26,6 +26,7 @@ from tgbench.plans.diff import Kept
 from tgbench.plans.plan import Plan
 from tgbench.runs.propagate import rough_ns
 from tgbench.session.report import Report
+from tgbench.session.session import GraphSession
 from tgbench.views.draw.columns import pack
 from tgbench.views.panels.subject import Chosen, Subject
 from tgbench.views.values import regions as drawn
@@ -414,7 +415,7 @@ def inspector(subject: Subject, chosen: Chosen) -> Payload | None:
             "meanings": dict(drawn.MEANINGS), "title": found.title, "rows": cut.rows,
             "columns": cut.columns, "at": list(cut.at), "plane": drawn.plane_words(
                 shown.node.shape, cut),
-            "kernels": _kernels(subject, name, shown),
+            "kernels": _kernels(subject, name, shown, bucket),
             "of": ", of the plan in force" if subject.proposal is not None else "",
         }  # fmt: skip
     return columns, facts
@@ -514,8 +515,8 @@ def _fates(subject: Subject, name: str, bucket: str) -> list[list[str]]:
     return [[of, words_of(classes[of]) if of in classes else of, fate] for of, fate in told.items()]
 
 
-def _kernels(subject: Subject, name: str, shown: drawn.NodeRegions) -> list[list[str]]:
-    """[kernel, time, source] of what could compute its part of the run."""
+def _kernels(subject: Subject, name: str, shown: drawn.NodeRegions, bucket: str) -> list[list[str]]:
+    """[kernel, time, source] of what could compute its part of the run; ✓ is what does."""
     region = shown.regions.get("computed")
     if subject.session is None or region is None or shown.node.is_leaf:
         return []
@@ -523,7 +524,20 @@ def _kernels(subject: Subject, name: str, shown: drawn.NodeRegions) -> list[list
         ways = kernels_of(subject.session, name, region.boxes[0]).alternatives
     except (GraphError, KernelError):
         return []
-    return [[way.name, format_time(way.time_ns), way.source] for way in ways[:MOST_KERNELS]]
+    taken = _taken(subject.session, name, bucket) or {way.name for way in ways[:1]}
+    return [
+        [way.name, format_time(way.time_ns), f"{way.source} ✓" if way.name in taken else way.source]
+        for i, way in enumerate(ways)
+        if i < MOST_KERNELS or way.name in taken
+    ]
+
+
+def _taken(session: GraphSession, name: str, bucket: str) -> set[str]:
+    """Which kernels computed a node in the last run, if that is the one that is shown."""
+    last = session.last
+    if last is None or str(last.kind) != bucket:
+        return set()
+    return {made.kernel for made in last.program.instructions if made.node.name == name}
 
 
 # --- classes, comparison --------------------------------------------------------------------------
