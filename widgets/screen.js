@@ -13,7 +13,7 @@ const BUFFERS = ["header", "memory", "fates", "graph", "program", "paths", "comp
 const AREAS = { left: ["frontier"], centre: ["memory", "graph", "program", "paths", "compare"], bottom: ["classes"], right: ["inspector"] };
 const DRAWN = { memory: memoryPanel, graph: graphPanel, program: programPanel, paths: pathsPanel, compare: comparePanel, frontier: frontierPanel, inspector: inspectorPanel, classes: classesPanel };
 const GONE = "the kernel that made this view is gone; run its cell again";
-const HIGHEST = 720, ALONE = 520, NARROW = 900, SLIM = 560;
+const HIGHEST = 720, ALONE = 520, LOW = 380, SNUG = 1400, NARROW = 900, SLIM = 560; // LOW: the frontier alone, in three columns; SNUG: below that what is said has a line of its own
 
 // What panels share: buffers, colours, who is chosen, questions, the line that says what came of one.
 function sceneOf(model, root, said, dispose) {
@@ -145,8 +145,10 @@ function sized(root, el, isBench, isWhole, dispose) {
     const isSlim = isBench && wide < SLIM;
     root.classList.toggle("tg-slim", isSlim);
     root.classList.toggle("tg-strait", wide < NARROW);
+    root.classList.toggle("tg-snug", NARROW <= wide && wide < SNUG);
     root.classList.toggle("tg-narrow", isBench && !isSlim && wide < NARROW);
-    root.style.height = isSlim ? "" : `${isWhole ? high : Math.min(isBench ? HIGHEST : ALONE, high)}px`;
+    const most = isBench ? HIGHEST : root.classList.contains("tg-alone-left") && wide >= NARROW ? LOW : ALONE;
+    root.style.height = isSlim ? "" : `${isWhole ? high : Math.min(most, high)}px`;
   };
   set(); // at once, so that the first picture has its size
   const fit = framed(() => { if (root.clientWidth) set(); });

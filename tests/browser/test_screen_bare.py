@@ -815,6 +815,7 @@ def test_a_search_alone_is_seen_whole(bare: browsers.Watched, files: str) -> Non
     assert page.locator(".tg-left .tg-seen").bounding_box()["height"] >= 14
     head, left = (page.locator(one).bounding_box() for one in (".tg-head", ".tg-left"))
     assert left["y"] - head["y"] - head["height"] < 20, "no empty room above it"
+    assert page.locator(".tg-view").bounding_box()["height"] <= 380, "and little below"
     widths = page.locator(".tg-left svg").evaluate_all(
         "(all) => all.map((e) => e.getBoundingClientRect().width)"
     )
@@ -868,6 +869,24 @@ def test_a_proposed_plan_has_the_one_in_force_behind_it(bare: browsers.Watched, 
     assert state(page, "selected")
     page.get_by_role("button", name="use it").click()
     assert page.evaluate("() => model.sent.at(-1).what") == "use"
+
+
+def test_a_proposal_moves_nothing_and_says_what_it_is(bare: browsers.Watched, files: str) -> None:
+    """As wide as a notebook on a laptop: buttons come, and what is said keeps its line."""
+    from tgbench.views import explore
+
+    bare.page.set_viewport_size({"width": 1190, "height": 700})
+    screen = explore(session_of(layered(4)))
+    before = show(bare, files, screen).locator(".tg-head").bounding_box()
+    assert screen._pin({"node": "layer_0.exp"})["is_valid"]
+    page = show(bare, files, screen)
+    page.evaluate(
+        "() => model.set('remark', 'keeps layer_0.exp: 12.5 KiB more, 1.25 µs less a run')"
+    )
+    frame(page)
+    assert page.get_by_role("button", name="dismiss").is_visible()
+    assert page.locator(".tg-head").bounding_box() == before
+    assert page.locator(".tg-said").evaluate("(e) => e.scrollWidth <= e.clientWidth")
 
 
 def test_names_are_text_in_every_panel(bare: browsers.Watched, files: str) -> None:
