@@ -108,7 +108,7 @@ export function frontierPanel(scene, place) {
 
   function progress(data) {
     const { facts } = data, seconds = [...data.told_seconds], best = [...data.told_best], bound = [...data.told_bound];
-    run.hidden = seconds.length < 2 && !facts.is_running; // of one moment there is no line
+    run.hidden = !(seconds.at(-1) > seconds[0]) && !facts.is_running; // of one moment there is no line
     for (const one of [run, windows, list]) one.classList.toggle("tg-old", facts.is_old);
     const gap = facts.bound ? `gap ${(100 * Math.max(facts.best / facts.bound - 1, 0)).toFixed(1)}%` : "";
     const rate = facts.rate ? `${facts.rate.toFixed(1)} steps a second` : "";

@@ -40,11 +40,12 @@ export function pathsPanel(scene, place) {
   const map = make("div", { class: "tg-map", tabindex: 0, "aria-label": "decisions, by paths" });
   const head = make("div", { class: "tg-row tg-way tg-soft" }, ...WAYS.map((name) => make("span", { title: TITLES[name] }, name)));
   const body = make("div", { class: "tg-rows" }), scroll = make("div", { class: "tg-program", tabindex: 0, role: "listbox", "aria-label": "paths, the cheapest first" }, body);
-  place.append(make("div", { class: "tg-bar" }, find, measure, halt, take, told), map, differs, head, scroll);
+  const before = make("p", { class: "tg-empty" }, "The same can be computed in other ways: products of one input as one, factored, in another order, scales in weights. Each is a path; measured here, the fastest one can be planned with.");
+  place.append(make("div", { class: "tg-bar" }, find, measure, halt, take, told), before, map, differs, head, scroll);
 
   function load() {
     const facts = scene.data.paths?.facts ?? {}, isFound = Boolean(facts.is_found);
-    find.hidden = isFound;
+    find.hidden = before.hidden = isFound;
     find.disabled = measure.disabled = take.disabled = scene.isLost || Boolean(facts.doing);
     measure.hidden = take.hidden = map.hidden = head.hidden = scroll.hidden = differs.hidden = !isFound;
     halt.hidden = !facts.doing?.startsWith("measuring");

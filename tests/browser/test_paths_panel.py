@@ -31,6 +31,7 @@ def test_before_anybody_looked_there_is_a_button(
     tab(page, "paths")
     assert page.get_by_role("button", name="find the ways").is_visible()
     assert page.locator(".tg-way").first.is_hidden()
+    assert "computed in other ways" in page.locator(".tg-page:not([hidden]) .tg-empty").inner_text()
 
 
 def test_a_table_and_a_map_are_drawn(bare: browsers.Watched, files: str, screen: Any) -> None:
@@ -42,6 +43,7 @@ def test_a_table_and_a_map_are_drawn(bare: browsers.Watched, files: str, screen:
     assert rows.count() > 3
     assert rows.first.get_attribute("aria-selected") == "true"
     assert page.locator(".tg-map circle.tg-taken").count() == len(screen.board.map().decisions)
+    assert page.locator(".tg-page:not([hidden]) .tg-empty").is_hidden()
     for name in ("measure the next 50", "plan with this"):
         assert page.get_by_role("button", name=name).is_visible()
     place = list(screen.board.found)[2]

@@ -750,9 +750,8 @@ def test_words_below_a_search_stand_beside_each_other(
     session.optimize("search", steps=8)
     screen = explored(session)
     names = ["spawn", "weigh", "bound", "search"]
-    count = len(unpack(screen.frontier)["told_seconds"])
-    told = {"phase": names, "phase_from": np.arange(4.0), "told_seconds": np.full(count, 4.34),
-            "told_best": np.full(count, 5e4), "told_bound": np.full(count, 4e4),
+    told = {"phase": names, "phase_from": np.arange(4.0), "told_seconds": np.array([0.0, 4.34]),
+            "told_best": np.full(2, 5e4), "told_bound": np.full(2, 4e4),
             "window_end": np.array([1], np.int32), "window_value": np.array([0], np.int32),
             "value_name": ["x"], "window_gain": np.array([0.1]), "window_words": ["one"],
             }  # fmt: skip
@@ -821,6 +820,18 @@ def test_a_search_alone_is_seen_whole(bare: browsers.Watched, files: str) -> Non
     )
     assert widths
     assert max(widths) <= 310, "letters are as large as elsewhere"
+
+
+def test_a_search_of_one_moment_has_no_chart(bare: browsers.Watched, files: str) -> None:
+    """A plan whose search took one step tells of it twice: where it began and where it ended."""
+    screen = explored(session_of(layered(2)))
+    one = {"told_seconds": np.ones(2), "told_best": np.full(2, 5e4), "told_bound": np.zeros(2)}
+    change(screen, "frontier", lambda found: one)
+    page = show(bare, files, screen)
+    assert page.locator(".tg-left .tg-chart").nth(1).is_hidden()
+    change(screen, "frontier", lambda found: one | {"told_seconds": np.arange(2.0)})
+    page = show(bare, files, screen)
+    assert page.locator(".tg-left .tg-chart").nth(1).is_visible()
 
 
 @pytest.mark.parametrize("width", [700, 900, 1300])
