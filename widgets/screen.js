@@ -139,8 +139,10 @@ function centrePanel(scene, place, names) {
 }
 
 function sized(root, el, isBench, isWhole, dispose) {
-  const frame = root.closest(".jp-WindowedPanel-outer, .jp-Notebook, .jp-LinkedOutputView");
+  const fit = framed(() => { if (root.clientWidth) set(); }), watch = new ResizeObserver(fit);
+  let frame = null; // known once the view stands in the page
   const set = () => {
+    if (!frame && (frame = root.closest(".jp-WindowedPanel-outer, .jp-Notebook, .jp-LinkedOutputView"))) watch.observe(frame);
     const high = Math.max((frame?.clientHeight || innerHeight) - (isWhole ? 0 : 12), 320), wide = root.clientWidth || el.clientWidth || SLIM;
     const isSlim = isBench && wide < SLIM;
     root.classList.toggle("tg-slim", isSlim);
@@ -151,10 +153,7 @@ function sized(root, el, isBench, isWhole, dispose) {
     root.style.height = isSlim ? "" : `${isWhole ? high : Math.min(most, high)}px`;
   };
   set(); // at once, so that the first picture has its size
-  const fit = framed(() => { if (root.clientWidth) set(); });
-  const watch = new ResizeObserver(fit);
   watch.observe(root);
-  if (frame) watch.observe(frame);
   addEventListener("resize", fit);
   dispose.push(() => { watch.disconnect(); removeEventListener("resize", fit); });
 }

@@ -1055,6 +1055,27 @@ def test_nodes_are_found_before_the_graph_was_shown(bare: browsers.Watched, file
     assert page.locator(".tg-page:not([hidden]) canvas").is_visible()
 
 
+INTO_A_NOTEBOOK = """async () => {
+  const view = (await import("/widgets/screen.js")).default, el = document.createElement("div");
+  window.end();
+  window.end = view.render({ model: window.model, el });
+  const book = document.createElement("div");
+  book.className = "jp-Notebook";
+  book.style = "height:560px;overflow:auto";
+  book.append(el);
+  document.getElementById("view").replaceChildren(book);
+}"""
+
+
+def test_a_screen_is_not_higher_than_its_notebook(bare: browsers.Watched, files: str) -> None:
+    """As in JupyterLab, where the view is made before it stands in the notebook."""
+    page = show(bare, files, session_of(layered(2)))
+    page.evaluate(INTO_A_NOTEBOOK)
+    frame(page)
+    frame(page)
+    assert page.locator(".tg-view").bounding_box()["height"] <= 560
+
+
 @pytest.mark.parametrize("layers", [0, 1, 300])
 def test_graphs_of_any_size_are_drawn(bare: browsers.Watched, files: str, layers: int) -> None:
     from tgbench.views import explore
