@@ -43,7 +43,7 @@ export function frontierPanel(scene, place) {
     const isOn = (size) => size > 0 && size <= far, allSizes = [...own, ...proved.map((i) => budgets[i]).filter(isOn), isOn(facts.budget) && facts.budget, facts.refused].filter(Boolean);
     const allTimes = [...times, ...proved.map((i) => bounds[i]), ...marks.map(([, ns]) => ns), facts.greedy?.[1], facts.bound].filter((ns) => ns > 0);
     if (!allSizes.length) { chart.replaceChildren(make("p", { class: "tg-empty" }, "No budget was tried yet.")); return; }
-    const [low, high] = [Math.min(...allSizes) * 0.8, Math.max(...allSizes) * 1.25], most = Math.max(...allTimes) * 1.06, least = Math.min(Math.min(...allTimes) * 0.94, 0.7 * most);
+    const [low, high] = [Math.min(...allSizes) * 0.8, Math.max(...allSizes) * 1.25], most = Math.max(...allTimes) * 1.06, lowest = Math.min(Math.min(...allTimes) * 0.94, 0.7 * most), least = Math.max(lowest - 0.08 * (most - lowest), 0); // room for what marks the lowest
     const x = (size) => ROOM.left + (Math.log(Math.min(size, high) / low) / Math.log(high / low)) * (chartWide - ROOM.left - ROOM.right), y = (ns) => CHART_HIGH - ROOM.bottom - ((ns - least) / (most - least)) * (CHART_HIGH - ROOM.top - ROOM.bottom);
     const sizeAt = (px) => low * (high / low) ** ((px - ROOM.left) / (chartWide - ROOM.left - ROOM.right)), floor = CHART_HIGH - ROOM.bottom;
     const clip = (size) => Math.min(Math.max(Math.round(size / 64) * 64, 64), high);
@@ -85,7 +85,7 @@ export function frontierPanel(scene, place) {
       facts.refused > low && shape("rect", { x: ROOM.left, y: ROOM.top, width: Math.max(x(facts.refused) - ROOM.left, 0), height: floor - ROOM.top, fill: "url(#tg-hatch)" }, shape("title", {}, `nothing fits in ${bytes(facts.refused)}`)),
       line(proved.flatMap((i, k) => [[x(budgets[proved[k - 1] ?? i]), y(bounds[i])], [x(budgets[i]), y(bounds[i])]]), "bad", { "stroke-dasharray": "5 3" }),
       line(fresh.flatMap((i, k) => [[x(sizes[i]), y(times[fresh[k - 1] ?? i])], [x(sizes[i]), y(times[i])]]), "mark"),
-      greedy(facts.greedy), reference(facts.bound, "bound", "bad", "5 3", -9), budget, field, pointer, told, ...points, mark(facts.now, DIAMOND, "ink", facts.now_words), mark(facts.proposal, SQUARE, "mark", "proposed")));
+      greedy(facts.greedy), reference(facts.bound, "bound", "bad", "5 3", y(facts.bound) > floor - 14 ? 3 : -9), budget, field, pointer, told, ...points, mark(facts.now, DIAMOND, "ink", facts.now_words), mark(facts.proposal, SQUARE, "mark", "proposed")));
     points[focused]?.focus({ preventScroll: true });
     place.style.setProperty("--tg-chart", "1");
     slider(low, high, facts, ask);

@@ -1,19 +1,22 @@
 // Other ways to compute the graph: decisions as lines on a map, and a table that grows as it is scrolled.
 import { framed, make, refill, shape } from "./common.js";
 
-const LINE = 24, BEYOND = 8, APART = 170, DEEP = 34, LEFT = 16, TOP = 40, LETTERS = 22;
+const LINE = 24, BEYOND = 8, APART = 170, DEEP = 34, LEFT = 16, TOP = 40, LETTERS = 22, MOST_LETTERS = 72, LETTER_PIXELS = 7; // of a label with others beside it, and of one without
 const WAYS = ["graph", "a run", "more", "measured", "calls", "kept at most", "by"];
 
 const TITLES = { more: "than the first path takes", measured: "the share of its time that stands on measurements of its kernels" };
 
-const cut = (text) => (text.length <= LETTERS ? text : `${text.slice(0, LETTERS - 1)}…`);
-const lettered = (text, attributes) => shape("text", attributes, cut(text), shape("title", {}, text));
+const cut = (text, most) => (text.length <= most ? text : `${text.slice(0, most - 1)}…`);
+const lettered = (text, most, attributes) => shape("text", attributes, cut(text, most), shape("title", {}, text));
 const stopAt = (column, row) => [LEFT + column * APART, TOP + row * DEEP];
 
 // The last line is the chosen path; legs that lines share are drawn once.
 function railway({ decisions, stops, lines }) {
   const taken = lines.at(-1) ?? [], deep = Math.max(0, ...stops.map(([, row]) => row)) + 1;
-  const wide = LEFT * 2 + APART * decisions.length, high = TOP + DEEP * deep;
+  const end = decisions.length - 1, room = (column) => (column === end ? MOST_LETTERS : LETTERS);
+  const last = [decisions[end] ?? "", ...stops.filter(([column]) => column === end).map(([, , label]) => label)];
+  const beside = Math.min(Math.max(...last.map((text) => text.length)), MOST_LETTERS) * LETTER_PIXELS;
+  const wide = LEFT * 2 + APART * end + Math.max(APART, beside), high = TOP + DEEP * deep;
   const legs = new Map(lines.flatMap((line) => line.slice(1).map((row, i) => [`${i} ${line[i]} ${row}`, [i, line[i], row]])));
   const isTaken = ([i, from, to]) => taken[i] === from && taken[i + 1] === to;
   const leg = ([i, from, to]) => {
@@ -22,11 +25,11 @@ function railway({ decisions, stops, lines }) {
   };
   const stop = ([column, row, label]) => {
     const [cx, cy] = stopAt(column, row), is = taken[column] === row;
-    return [shape("circle", { cx, cy, r: is ? 6 : 4, ...(is && { class: "tg-taken" }) }), lettered(label || "nothing", { x: cx + 9, y: cy + 16 })];
+    return [shape("circle", { cx, cy, r: is ? 6 : 4, ...(is && { class: "tg-taken" }) }), lettered(label || "nothing", room(column), { x: cx + 9, y: cy + 16 })];
   };
   const all = [...legs.values()].sort((a, b) => isTaken(a) - isTaken(b));
   return shape("svg", { width: wide, height: high, viewBox: `0 0 ${wide} ${high}`, role: "img", "aria-label": "paths through their decisions" },
-    ...decisions.map((name, i) => lettered(name, { x: stopAt(i, 0)[0] - 6, y: 16, class: "tg-decision" })), ...all.map(leg), ...stops.flatMap(stop));
+    ...decisions.map((name, i) => lettered(name, room(i), { x: stopAt(i, 0)[0] - 6, y: 16, class: "tg-decision" })), ...all.map(leg), ...stops.flatMap(stop));
 }
 
 export function pathsPanel(scene, place) {

@@ -44,6 +44,8 @@ def test_a_table_and_a_map_are_drawn(bare: browsers.Watched, files: str, screen:
     assert rows.first.get_attribute("aria-selected") == "true"
     assert page.locator(".tg-map circle.tg-taken").count() == len(screen.board.map().decisions)
     assert page.locator(".tg-page:not([hidden]) .tg-empty").is_hidden()
+    last = screen.board.map().decisions[-1]
+    assert page.locator(".tg-map .tg-decision").last.text_content() == last * 2, "and its title"
     for name in ("measure the next 50", "plan with this"):
         assert page.get_by_role("button", name=name).is_visible()
     place = list(screen.board.found)[2]
