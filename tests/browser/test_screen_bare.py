@@ -1091,6 +1091,21 @@ def test_graphs_of_any_size_are_drawn(bare: browsers.Watched, files: str, layers
     assert painted_share(page) > 0.001
 
 
+@pytest.mark.parametrize(("scheme", "paper"), [("light", "255, 255, 255"), ("dark", "17, 17, 17")])
+def test_a_picture_has_the_paper_of_its_colours(
+    chromium: Any, tmp_path: Path, scheme: str, paper: str
+) -> None:
+    """What shows it may be light where the system is dark, as exported notebooks are."""
+    path = tmp_path / "plan.svg"
+    path.write_text(SHOWN[Plan](Plan.load(PLAN))["image/svg+xml"])
+    context = chromium.new_context(color_scheme=scheme)
+    page = context.new_page()
+    page.goto(path.as_uri())
+    style = "() => getComputedStyle(document.documentElement).backgroundColor"
+    assert page.evaluate(style) == f"rgb({paper})"
+    context.close()
+
+
 def test_a_page_from_a_file_alone_works(bare: browsers.Watched, tmp_path: Path) -> None:
     """No server: opened as a file. Memory, fates, frontier, and a choice in one is one in all."""
     from tgbench.views.pages.screen_page import page as page_of

@@ -1,7 +1,8 @@
 """What the static pictures share: colours for light and dark, and axis ticks.
 
 The colours are Okabe and Ito's (2008), which stay apart for every kind of colour vision; what they
-tell is also written beside them.
+tell is also written beside them. A picture that stands for itself, or is an image, has the paper
+that its colours are for: what shows it may be light where the system is dark.
 """
 
 from __future__ import annotations
@@ -11,11 +12,11 @@ import math
 THEME = (
     ":root{--tg-ink:#1b1f24;--tg-soft:#59636e;--tg-line:#d8dee4;--tg-input:#0072b2;"
     "--tg-retained:#009e73;--tg-partial:#f0e442;--tg-slice:#e69f00;--tg-scratch:#cc79a7;"
-    "--tg-a:#0072b2;--tg-b:#d55e00}"
+    "--tg-a:#0072b2;--tg-b:#d55e00}svg:root{background:#fff}"
     "@media(prefers-color-scheme:dark){:root{--tg-ink:#e6edf3;--tg-soft:#9aa4af;--tg-line:#30363d;"
     "--tg-input:#56b4e9;--tg-retained:#2ebd92;--tg-partial:#f0e442;--tg-slice:#e69f00;"
     "--tg-scratch:#dd9cc0;"
-    "--tg-a:#56b4e9;--tg-b:#f0803c}}"
+    "--tg-a:#56b4e9;--tg-b:#f0803c}svg:root{background:#111}}"
     ".tg-text{fill:var(--tg-soft)}.tg-strong{fill:var(--tg-ink)}"
     ".tg-grid{stroke:var(--tg-line);stroke-width:1}"
     ".tg-input{fill:var(--tg-input)}.tg-retained{fill:var(--tg-retained)}"
