@@ -75,6 +75,14 @@ def test_a_task_says_what_is_to_be_done_and_begins_with_a_kernel_that_is_right(t
     }  # fmt: skip
 
 
+def test_files_of_the_current_folder_are_no_modules(
+    task: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "torch.py").write_text("raise SystemExit('this is no torch')")
+    monkeypatch.chdir(tmp_path)
+    assert admit(written(task, "out.copy_(right(x, w, eps))")).cases > 0
+
+
 def test_a_file_stands_by_itself_wherever_it_is_admitted(
     task: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

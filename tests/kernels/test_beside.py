@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from tgbench.base import processes
 from tgbench.base.errors import BudgetError
 from tgbench.base.regions import Box
 from tgbench.commands.compile import bindings
@@ -201,7 +202,7 @@ def test_the_copy_is_compiled_that_is_imported(
     found = tmp_path / "found"
     told = f"import tgbench, pathlib; pathlib.Path({str(found)!r}).write_text(tgbench.__file__)"
     monkeypatch.setattr(beside, "COMMAND", (sys.executable, "-P", "-c", told))
-    monkeypatch.setattr(beside, "HERE", tmp_path / "copy")
+    monkeypatch.setattr(processes, "HERE", tmp_path / "copy")
     package = tmp_path / "copy" / "tgbench"
     package.mkdir(parents=True)
     (package / "__init__.py").touch()

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -25,10 +24,10 @@ from pathlib import Path
 from typing import IO
 
 from tgbench.base.locks import is_locked, locked
+from tgbench.base.processes import environment, python
 from tgbench.base.switches import compiling
 
-COMMAND = (sys.executable, "-P", "-m", "tgbench", "compile")  # -P: nothing of the current folder
-HERE = Path(__file__).parents[2]  # where this package lies: another copy's code has another mark
+COMMAND = python("-m", "tgbench", "compile")
 
 
 class _Code:
@@ -99,17 +98,15 @@ def _begin(mark: Path) -> None:
         return
     try:
         _CODE.process = subprocess.Popen(
-            COMMAND, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL, start_new_session=True, env=_environment(),
-        )  # fmt: skip
+            COMMAND,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            env=environment(),
+        )  # fmt: skip  (another copy of the package has another mark)
     except OSError:  # no process can be started
         _CODE.is_there = True
-
-
-def _environment() -> dict[str, str]:
-    """Variables of a process that imports the copy of this package that is imported here."""
-    paths = [str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
 
 
 @contextmanager

@@ -7,7 +7,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,6 +16,7 @@ from tgbench.base.atomic import atomic_path
 from tgbench.base.errors import KernelError
 from tgbench.base.files import is_there, open_regular, read_bytes
 from tgbench.base.machine import cache_folder
+from tgbench.base.processes import environment, python
 from tgbench.base.words import printable, shorten
 from tgbench.costs.admission.candidate import kernel_of, read
 from tgbench.kernels.registry import known_as, register
@@ -94,10 +94,10 @@ def _checked(path: Path, task: Path, seconds: float, memory_bytes: int) -> int:
     """How many cases a candidate stands."""
     with TemporaryDirectory(prefix="tgbench-admit-") as folder:
         told, said = Path(folder, "told"), Path(folder, "said")
-        command = [
-            sys.executable, "-m", "tgbench.costs.admission.checks",
-            str(path), str(task), str(told), str(memory_bytes),
-        ]  # fmt: skip
+        command = python(
+            "-m", "tgbench.costs.admission.checks", str(path), str(task), str(told),
+            str(memory_bytes),
+        )  # fmt: skip
         try:
             status = _status(command, said, seconds)
         except OSError as error:
@@ -123,7 +123,11 @@ def _status(command: list[str], said: Path, seconds: float) -> int | None:
     """
     with said.open("wb") as errors:
         child = subprocess.Popen(
-            command, stdout=subprocess.DEVNULL, stderr=errors, start_new_session=True
+            command,
+            stdout=subprocess.DEVNULL,
+            stderr=errors,
+            start_new_session=True,
+            env=environment(),
         )
     try:
         return child.wait(timeout=seconds)
