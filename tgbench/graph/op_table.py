@@ -119,8 +119,10 @@ class Call:
 
 
 def matrices(call: Call) -> tuple[int, ...]:
-    """Inputs of a fused op that are of rank 2."""
-    return tuple(i for i, t in enumerate(call.inputs) if t.rank == 2) if call.op.is_fused else ()
+    """Inputs of rank 2 that a fused op multiplies its first one by."""
+    if not (call.op.is_fused and call.op.multiplies):
+        return ()
+    return tuple(i for i, t in enumerate(call.inputs) if i and t.rank == 2)
 
 
 def known_value(call: Call, i: int) -> float:
@@ -157,7 +159,7 @@ class OpDef:
             and strides of what they are given; asked where nothing of the inputs is known.
         on_images: whether kernels want the channels of an image side by side: the result lies so.
         streams: (call) → inputs, weights, that kernels read whole whatever box they compute; the
-            matrices, of a fused op.
+            matrices that a fused op multiplies by.
         index: the input that names slices of the first one along `attrs["axis"]`, counted from
             the front.
         picks: inputs of which no more is read than the output holds: what an index names.

@@ -24,7 +24,7 @@ from functools import cached_property
 from operator import itemgetter
 from typing import NamedTuple, TypeAlias
 
-from tgbench.base.coords import Coord
+from tgbench.base.coords import Coord, Moving, moves_freely, value_of
 from tgbench.base.regions import EMPTY, NOTHING, Box, Left, Region, Sides, thinned
 from tgbench.base.sweeps import around, is_free, steadied
 from tgbench.graph.graph import Graph, Node
@@ -606,11 +606,42 @@ def covered(call: Call, region: Region, keep: Region | Left) -> Region:
     times = [rough_ns(call, box) for box in boxes] if len(boxes) > 1 else []
     i = 0
     while i + 1 < len(boxes):
-        hull = boxes[i].hull(boxes[i + 1])
-        together = rough_ns(call, hull)
-        if together <= times[i] + times[i + 1] and not keep.intersects(Region((hull,))):
-            boxes[i : i + 2], times[i : i + 2] = [hull], [together]
+        a, b = boxes[i : i + 2]
+        hull, apart_ns = a.hull(b), times[i] + times[i + 1]
+        if _pays(call, a, b, hull, apart_ns) and not keep.intersects(Region((hull,))):
+            boxes[i : i + 2], times[i : i + 2] = [hull], [rough_ns(call, hull)]
             i = max(i - 1, 0)
         else:
             i += 1
     return Region.of(*boxes) if len(boxes) != len(region) else region
+
+
+def _pays(call: Call, a: Box, b: Box, hull: Box, apart_ns: float) -> bool:
+    """Whether the hull of two boxes takes no longer than both of them.
+
+    Where they move apart, what is found at one place is to pay at all others that it serves: their
+    hull is taken as far as it is no longer than a power of two, which few programs differ by.
+    """
+    lengths = hull.extents
+    moving = [
+        i
+        for i, (mine, other, length) in enumerate(zip(a, b, lengths, strict=True))
+        if mine != other and type(length) is Moving and not moves_freely(length)
+    ]
+    if not moving:
+        return rough_ns(call, hull) <= apart_ns
+    numbers, shape = list(map(value_of, lengths)), call.out.shape
+
+    def takes_ns(most: Mapping[int, int]) -> float:
+        sides = zip(map(most.get, range(len(shape)), numbers), shape, strict=True)
+        return rough_ns(call, Box((0, min(length, size)) for length, size in sides))
+
+    if len(moving) == 1:
+        [axis] = moving
+        powers = (1 << k for k in range(shape[axis].bit_length() + 1))
+        most = max((n for n in powers if takes_ns({axis: n}) <= apart_ns), default=0)
+        return bool(lengths[axis] <= most)
+    round_ = {axis: 1 << (numbers[axis] - 1).bit_length() for axis in moving}
+    if takes_ns(round_) > apart_ns:
+        return False
+    return all(lengths[axis] <= most for axis, most in round_.items())
