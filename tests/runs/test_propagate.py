@@ -29,7 +29,7 @@ from tgbench.base.coords import Domain, origin_symbol, record
 from tgbench.base.regions import EMPTY, Box, Region
 from tgbench.graph.graph import Graph, GraphBuilder, Node
 from tgbench.graph.reference import evaluate
-from tgbench.runs.propagate import Propagator, Step, Storage, covered
+from tgbench.runs.propagate import Propagator, Step, Storage, covered, rough_ns
 from tgbench.runs.rules import Rules
 
 # --- two attention layers, written out in atomic ops: the listings --------------------------------
@@ -318,6 +318,51 @@ def test_covering_keeps_every_element_and_touches_no_valid_one(data: st.DataObje
     assert wide.contains(region)
     assert not wide.intersects(keep)
     assert len(wide) <= len(region)
+
+
+def layer(rows: int, width: int) -> Node:
+    g = GraphBuilder()
+    return ops.linear(g.input("x", (rows, width)), g.parameter("w", (width, width)))
+
+
+@given(st.tuples(st.integers(0, 254), st.integers(1, 255)), st.integers(0, 255))
+@settings(max_examples=60)
+def test_what_is_joined_pays_wherever_it_serves(first: tuple[int, int], other: int) -> None:
+    """Two rows that lie near at one place are far apart at another one."""
+    node, rows = layer(256, 64), sorted({*first})
+    if len(rows) < 2:
+        return
+    u = [origin_symbol(i) for i in range(2)]
+    with record(rows) as guards:
+        found = covered(node.call, Region(tuple(Box(((i, i + 1), (0, 64))) for i in u)), EMPTY)
+    served = Domain(guards)
+    assert served.holds(rows)
+    for at in ([a, other] for a in range(other) if served.holds([a, other])):
+        apart = [Box(((row, row + 1), (0, 64))) for row in at]
+        least = min(
+            sum(rough_ns(node.call, one) for one in some)
+            for some in (apart, [apart[0].hull(apart[1])])
+        )
+        assert sum(rough_ns(node.call, box) for box in found.at(at)) <= 2 * least
+
+
+def test_boxes_that_move_apart_in_two_dimensions_are_joined_near_each_other_alone() -> None:
+    g = GraphBuilder()
+    node, u = g.input("x", (64, 64)) + 1.0, [origin_symbol(i) for i in range(4)]
+    patches = [Box(((u[i], u[i] + 2), (u[i + 1], u[i + 1] + 2))) for i in (0, 2)]
+    with record([3, 3, 7, 8]) as guards:
+        assert len(covered(node.call, Region(tuple(patches)), EMPTY)) == 1
+    assert Domain(guards).holds([20, 20, 24, 25])
+    assert not Domain(guards).holds([3, 3, 50, 8])
+    assert not Domain(guards).holds([3, 3, 7, 50])
+
+
+def test_only_what_is_multiplied_by_is_read_whole() -> None:
+    g = GraphBuilder()
+    x = g.input("x", (512, 64))
+    product = ops.linear(x, g.parameter("w", (64, 64)))
+    for node, read in ((ops.relu(x), ()), (ops.softmax(x), ()), (product, (1,))):
+        assert node.call.op.streams(node.call) == read
 
 
 # --- coordinates that move ------------------------------------------------------------------------
