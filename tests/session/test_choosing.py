@@ -809,13 +809,33 @@ def test_a_program_counts_for_the_runs_of_its_class_at_places_where_it_is_right(
     pinned = Domain([Guard(-3, ((0, 1),)), Guard(3, ((0, -1),))])
     known.asked(here, (Work(), pinned, 0), 1.0)
     assert met.share(here, known) == pytest.approx(0.01 / 10)
-    assert met.share(offer(EXACTLY, 70), known) == pytest.approx(0.01 / 10)
+    elsewhere = offer(EXACTLY, 70)
+    assert met.share(elsewhere, known) == pytest.approx(1.01 / 2)  # that was a border, perhaps
     assert met.share(offer(EXACTLY, 3, extent=2), known) == pytest.approx(1.01 / 2)
     assert met.share(offer(banded, 3), known) == pytest.approx((1 + 1 / 8) / 11)
     assert met.share(offer(banded, 70), known) == pytest.approx(1 / 8 / 11)
     moving = offer(EXACTLY, 5, extent=4)
     known.asked(moving, (Work(), Domain([Guard(-2, ((0, 1),))]), 0), 1.0)
     assert met.share(moving, known) == pytest.approx((8 - 1 + 0.98) / 10)
+    for place in range(11, 18):
+        pinned = Domain([Guard(-place, ((0, 1),)), Guard(place, ((0, -1),))])
+        known.asked(offer(EXACTLY, place), (Work(), pinned, 0), 1.0)
+    assert met.share(elsewhere, known) == pytest.approx(0.01 / 10)  # they all are
+
+
+def test_a_border_that_the_model_was_asked_about_says_nothing_of_all_other_places() -> None:
+    """An edit of the first row: others are not like it, and are asked about as well."""
+    chooser = Measured(_modelled)
+    first, border = _moving(0), Domain([Guard(0, ((0, -1),))])
+    chooser._came[first.spot.kind] = met = Met()
+    for place in (40, 0, 70):
+        met.note((place,), 1)
+    chooser.asked(Wanted(first, True, OWN_NS, FULL_NS), (_work(OWN_NS), border, 0))
+    assert chooser._asks, "nothing is waited for that hardly ever comes"
+    assert chooser._share(_moving(50)) > 0.5
+    met.note((0,), 1)
+    chooser.asked(Wanted(first, True, OWN_NS, FULL_NS), (_work(OWN_NS), border, 0))
+    assert not chooser._asks, "runs are there again"
 
 
 def _moving(place: int, program: Program | None = None) -> Offer:

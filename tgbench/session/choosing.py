@@ -59,6 +59,7 @@ from tgbench.session.serving import AFRESH, CONTINUING, EXACTLY, THERE, WIDER, O
 CLEARLY = 4 / 5  # of a full run: what takes less is made with the first answer, if planned for
 MUCH = 1 / 2  # of a full run: what takes less is quicker, whatever that takes exactly
 FEW = 1 / 4  # of the places of a class: rather a program that stands than one that moves so far
+BORDER = 1 / 16  # of them: at fewer there is a border, where hardly any run is by chance
 AGAIN = 5  # how often a class that the plan is for is expected to come again
 MOST_ACCOUNTS = 20_000  # past this, what was put aside is forgotten
 EASILY = 4  # times in the purse, what asking about everything that is asked for takes
@@ -146,6 +147,10 @@ class Met:
     def note(self, origin: Place, runs: int) -> None:
         self.count += runs
         self._last.append(origin)
+
+    def meets(self, domain: Domain) -> bool:
+        """Whether several of the last ones were where guards hold."""
+        return sum(map(domain.holds, self._last)) > 1
 
     def share(self, offer: Offer, known: Experience) -> float:
         """The share of them that a program for an offer would have served.
@@ -699,7 +704,7 @@ class Measured:
         takes_ns = self._experience.asked(offer, found, wanted.took_ns)
         if offer.rung.moves and offer.rung.goes_by_place:
             self._missing[offer.rung, offer.spot.kind] = None
-        if takes_ns < CLEARLY * wanted.instead_ns:
+        if takes_ns < CLEARLY * wanted.instead_ns and self._is_met(offer.spot.kind, found[1]):
             self._promising[offer.rung, offer.spot.kind] = 0
         hoped_ns = wanted.instead_ns - wanted.hoped_ns
         if hoped_ns > 0.0:
@@ -713,6 +718,10 @@ class Measured:
         is_afresh = wanted is not None and wanted.offer.rung.is_afresh
         part_ns, saved_ns = LEAST_PART * full_ns, self._purse.room_ns(is_afresh)
         return min(max(left_ns, part_ns), saved_ns) if saved_ns >= part_ns else 0.0
+
+    def _is_met(self, kind: BucketClass, domain: Domain) -> bool:
+        """Whether runs come where guards hold: at a border, hardly any may."""
+        return domain.share(kind.bounds) >= BORDER or self._came.get(kind, UNMET).meets(domain)
 
     def _choose_soon(self) -> None:
         """There is more to choose from: the last choice does not stand any more."""

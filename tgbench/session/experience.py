@@ -187,12 +187,14 @@ class Experience:
         self._families[_kind(offer)].lacked += runs
 
     def domains(self, offer: Offer) -> Sequence[Domain]:
-        """Where a run of an offer computes what it does where it is; if nobody knows, where ones
-        elsewhere do; nothing, if nobody asked.
+        """Where a run of an offer computes what it does where it is. If nobody knows, where ones
+        elsewhere do, once the model was asked about so many; nothing before: the first one may have
+        been at a border, where hardly any other is.
         """
         own = self._families.get(_kind(offer), UNKNOWN)
         domains = [domain for _, domain, _ in own.asked]
-        return [one for one in domains if one.holds(offer.spot.origin)] or domains
+        here = [one for one in domains if one.holds(offer.spot.origin)]
+        return here or (domains if len(domains) >= MOST_ASKED else [])
 
     def anywhere(self, offer: Offer) -> float:
         """At what share of its places a program that moves is right, of which nothing is known:
