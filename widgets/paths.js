@@ -1,4 +1,4 @@
-// Other ways to compute the graph: decisions as lines on a map, and a table that grows as it is scrolled.
+// Other ways to compute the graph: decisions as lines on a map, and a table that fills what is seen of it, and grows as it is scrolled.
 import { framed, make, refill, shape } from "./common.js";
 
 const LINE = 24, BEYOND = 8, APART = 170, DEEP = 34, LEFT = 16, TOP = 40, LETTERS = 22, MOST_LETTERS = 72, LETTER_PIXELS = 7; // of a label with others beside it, and of one without
@@ -33,7 +33,7 @@ function railway({ decisions, stops, lines }) {
 }
 
 export function pathsPanel(scene, place) {
-  let asking = false, known = 0;
+  let asking = false, known = 0, isDry = false; // isDry: the last that was asked for was nothing, and whoever wants more says so
   const button = (name, title, what) => scene.asking(name, title, () => scene.act(what));
   const find = button("find the ways", "look for other ways to compute the graph: a few seconds", "ways");
   const measure = button("measure the next 50", "time the kernels of the first paths, where nothing is known of them", "measure");
@@ -42,7 +42,9 @@ export function pathsPanel(scene, place) {
   const told = make("span", { class: "tg-soft tg-line tg-grow", role: "status" }), differs = make("p", { class: "tg-soft tg-line" });
   const map = make("div", { class: "tg-map", tabindex: 0, "aria-label": "decisions, by paths" });
   const head = make("div", { class: "tg-row tg-way tg-soft" }, ...WAYS.map((name) => make("span", { title: TITLES[name] }, name)));
-  const body = make("div", { class: "tg-rows" }), scroll = make("div", { class: "tg-program", tabindex: 0, role: "listbox", "aria-label": "paths, the cheapest first" }, body);
+  const body = make("div", { class: "tg-rows" }), further = scene.asking("more", "look further, for graphs that take another time", () => more());
+  const words = make("span", {}), end = make("p", { class: "tg-soft tg-end" }, further, words);
+  const scroll = make("div", { class: "tg-program", tabindex: 0, role: "listbox", "aria-label": "paths, the cheapest first" }, body, end);
   const before = make("p", { class: "tg-empty" }, "The same can be computed in other ways: products of one input as one, factored, in another order, scales in weights. Each is a path; measured here, the fastest one can be planned with.");
   place.append(make("div", { class: "tg-bar" }, find, measure, halt, take, told), before, map, differs, head, scroll);
 
@@ -53,8 +55,13 @@ export function pathsPanel(scene, place) {
     measure.hidden = take.hidden = map.hidden = head.hidden = scroll.hidden = differs.hidden = !isFound;
     halt.hidden = !facts.doing?.startsWith("measuring");
     told.textContent = told.title = facts.doing || facts.label || "";
+    const were = known;
     known = scene.data.paths?.place?.length ?? 0;
+    isDry = known === were && isDry;
     if (!isFound) return;
+    further.hidden = facts.is_all;
+    further.disabled = scene.isLost || Boolean(facts.doing);
+    words.textContent = facts.is_all || isDry ? facts.end : "";
     map.hidden = !facts.decisions.length;
     refill(map, railway(facts));
     differs.textContent = differs.title = `beside the given graph: ${facts.differs}`;
@@ -70,15 +77,18 @@ export function pathsPanel(scene, place) {
     const row = (i) => make("div", { class: "tg-row tg-way", role: "option", "aria-selected": String(Number(data.place[i]) === chosen), style: `top:${i * LINE}px`, title: data.by[i], onclick: () => choose(i) },
       ...cells(i).map((text) => make("span", {}, text)));
     body.replaceChildren(...Array.from({ length: Math.max(last - first, 0) }, (_, i) => row(first + i)));
-    if (last === known && !asking && known && scroll.scrollTop > 0) more();
+    const isEnd = scroll.clientHeight && last === known;
+    if (isEnd && !isDry && !data.facts.is_all && !data.facts.doing) more();
   }
 
   function choose(i) { scene.act("way", { place: Number(scene.data.paths.place[i]) }); }
 
   function more() {
-    const before = known;
+    if (asking) return;
+    const were = known;
     asking = true;
-    scene.ask("more_ways").then(() => { asking = known === before; }, () => { asking = false; });
+    const done = (isNone) => { asking = false; isDry = isNone; words.textContent = isNone ? scene.data.paths.facts.end : ""; };
+    scene.ask("more_ways").then(() => done(known === were), () => done(true));
   }
 
   scroll.addEventListener("scroll", framed(paint));

@@ -11,6 +11,7 @@ from test_screen_bare import frame, show, tab
 
 from benchmarks import browsers
 from tgbench.session.paths import SessionPaths
+from tgbench.views.panels import board as boards
 
 
 @pytest.fixture
@@ -54,3 +55,35 @@ def test_a_table_and_a_map_are_drawn(bare: browsers.Watched, files: str, screen:
     tab(page, "paths")
     frame(page)
     assert page.locator(".tg-rows .tg-way").nth(2).get_attribute("aria-selected") == "true"
+
+
+def asked(page: Any, what: str) -> int:
+    found: int = page.evaluate("(w) => model.sent.filter((one) => one.what === w).length", what)
+    return found
+
+
+def test_rows_that_do_not_fill_what_is_seen_ask_for_more(
+    bare: browsers.Watched, files: str, screen: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once by itself, and then when somebody wants it; where there are none, it says so."""
+    monkeypatch.setattr(boards, "MORE", 2)
+    screen.board.find()
+    screen.tell("paths")
+    page = show(bare, files, screen)
+    page.evaluate("() => { model.answers.more_ways = 'nothing'; }")
+    tab(page, "paths")
+    page.wait_for_function("() => model.sent.some((one) => one.what === 'more_ways')")
+    page.locator(".tg-end", has_text="the first 40 graphs take as long").wait_for()
+    page.mouse.move(5, 5)
+    assert asked(page, "more_ways") == 1
+    page.get_by_role("button", name="more", exact=True).click()
+    frame(page)
+    assert asked(page, "more_ways") == 2
+    facts = {"is_all": True, "end": "these are all"}
+    page.evaluate("(facts) => model.put('paths', facts)", facts)
+    assert page.locator(".tg-end").inner_text() == "these are all"
+    assert page.get_by_role("button", name="more", exact=True).is_hidden()
+    rows, end = page.locator(".tg-rows .tg-way").last, page.locator(".tg-end")
+    assert rows.bounding_box()["y"] < end.bounding_box()["y"]
+    frame(page)
+    assert asked(page, "more_ways") == 2

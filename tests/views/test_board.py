@@ -70,6 +70,29 @@ def test_paths_are_found_looked_at_and_taken(screen: Any) -> None:
         screen._way({"place": 10**6})
 
 
+def test_there_are_more_rows_until_it_says_that_there_are_none(
+    screen: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where graphs that follow each other take the same time."""
+    monkeypatch.setattr(boards, "LOOKED_AT", 1)
+    screen._ways({})
+    rows = len(shown(screen)[0]["place"])
+    told = ""
+    for _ in range(2_000):
+        looked_at = screen.board.looked_at
+        if shown(screen)[1]["is_all"]:
+            break
+        told = screen._more_ways({})
+        assert screen.board.looked_at > looked_at
+        now = len(shown(screen)[0]["place"])
+        assert (now > rows) is told.endswith("more")
+        rows = now
+    assert shown(screen)[1]["is_all"]
+    times = {round(path.time_ns, 1) for path in screen.board.known().paths.graphs()}
+    assert rows == len(times)
+    assert "these are all that were found" in screen._more_ways({}) == shown(screen)[1]["end"]
+
+
 def test_what_is_measured_may_be_stopped(screen: Any) -> None:
     async def both() -> None:
         screen._ways({})

@@ -155,7 +155,7 @@ def test_formulas_of_its_own_have_a_first_path_after_so_much_work(
     best = Paths(space, CostModel())
     assert best[0].time_ns < best.given.time_ns
     assert best.gap == 0.0
-    for most in ("MOST_WORK", "LESS_WORK"):
+    for most in ("MOST_WORK", "LESS_WORK", "MOST_BESIDE"):
         monkeypatch.setattr(ways, most, 3_000)
     looked, found = 0, Paths(space, CostModel())
     times = [path.time_ns for path in islice(found, 50)]
@@ -163,6 +163,19 @@ def test_formulas_of_its_own_have_a_first_path_after_so_much_work(
     assert times == sorted(times)
     assert 0.0 < found.gap < 0.1
     assert best[0].time_ns <= times[0] <= best[0].time_ns * (1 + found.gap + 1e-9)
+
+
+def test_beside_ways_that_are_found_there_are_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where not all can be looked through there are more than the few that promise most."""
+    for most in ("MOST_WORK", "LESS_WORK"):
+        monkeypatch.setattr(ways, most, 0)
+    found = paths_of(layers())
+    times = [path.time_ns for path in islice(found.graphs(), 300)]
+    assert len(times) > 20
+    assert times == sorted(times)
+    assert len(found.different(10, 300)) == 10
+    monkeypatch.setattr(ways, "MOST_BESIDE", 0)
+    assert len(list(paths_of(layers()).graphs())) <= 3
 
 
 @given(case=graphs(most_ops=7))

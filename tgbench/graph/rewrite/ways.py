@@ -46,6 +46,7 @@ LESS_WORK = 300_000  # where what is left is bounded by trees, which seldom lead
 MOST_PARTIAL = 50_000  # options that are tried for partial ways, where that did not do
 MOST_SCORED = 500  # of these, that it is found out of what they cost among others
 LEAST_WIDTH = 4
+MOST_BESIDE = 1_000_000  # choices that are looked at for ways beside those
 
 
 _NOT_NEEDED: tuple[float, bool, frozenset[int]] = 0.0, False, frozenset()
@@ -96,11 +97,50 @@ class WaySearch:
 
     def _promising(self, known: Sequence[Way]) -> Iterator[Priced[Way]]:
         """Some of the ways that are not known yet, cheapest first."""
-        ways = {*self._beam(), self._given()}.difference(known)
+        ways = {*self._beam(), self._given()}
         if not known:
             ways |= self._cheapest_alone()
-        priced = [Priced(self._cost(way), way) for way in ways]
-        yield from sorted(priced, key=lambda one: (one.cost, one.value))
+        heap = sorted((self._cost(way), way) for way in ways)
+        seen, last, work = ways.union(known), 0.0, 0
+        while heap:
+            cost, way = heappop(heap)
+            if way not in known and cost >= last:  # one that turns up too late has no place in order
+                last = cost
+                yield Priced(cost, way)
+            if work < MOST_BESIDE:
+                beside = set(self._beside(way)).difference(seen)
+                work += len(way) * len(beside)
+                seen |= beside
+                for one in beside:
+                    heappush(heap, (self._cost(one), one))
+
+    def _beside(self, way: Way) -> Iterator[Way]:
+        """Those that take another option of one class, and what that needs besides."""
+        for place, taken in enumerate(way):
+            for number in range(len(self._options[place]) if taken >= 0 else 0):
+                if number != taken:
+                    yield self._other(way, place, number)
+
+    def _other(self, way: Way, place: int, number: int) -> Way:
+        """A way but for one class; of those that it had no option of, the cheapest."""
+        needed, found = self._start, list[int]()
+        for i, options in enumerate(self._options):
+            if i not in needed:
+                found.append(-1)
+                continue
+            kept = number if i == place else way[i]
+            found.append(kept if kept >= 0 else self._cheapest[i])
+            needed |= options[found[-1]][2]
+        return tuple(found)
+
+    @cached_property
+    def _cheapest(self) -> list[int]:
+        """Of each class the option that costs least with what it reads."""
+        costs = [
+            [own + sum(self._least[j] for j in inner) for own, _, inner in options]
+            for options in self._options
+        ]
+        return [own.index(min(own)) for own in costs]
 
     def _cheapest_alone(self) -> set[Way]:
         """The cheapest way by what options cost alone, if it is found; none costs less."""

@@ -302,6 +302,10 @@ class Paths:
         """One of them; raises IndexError where there are not so many."""
         return self._graphs[place].value
 
+    def has(self, place: int) -> bool:
+        """Whether there are more graphs than so many."""
+        return self._graphs.get(place) is not None
+
     def different(self, count: int, most: int = LOOKED_AT) -> dict[int, Path]:
         """The first graphs that differ in time, of so many, by their places among all of them."""
         found: dict[float, int] = {}

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tgbench.session.session import GraphSession
 
 MORE = 50  # rows that are added when the table is scrolled to its end, paths of a sweep
-LOOKED_AT = 20  # graphs for a row, as many take the same time
+LOOKED_AT = 20  # graphs for a row more, as many take the same time
 DRAWN = 12  # paths on the map
 THROUGHOUT = "timed throughout"  # and not in part, as the table tells of each
 COLUMNS = ("place", "time", "more", "measured", "calls", "kept", "by")
@@ -31,6 +31,8 @@ class PathsBoard:
     Fields:
         paths: None until somebody asked for them.
         found: the first graphs that differ in time, by their places.
+        looked_at: how many graphs these are the first of.
+        is_all: whether there are no graphs besides.
         chosen: one of these places.
         doing: what is under way, in words.
     """
@@ -38,6 +40,8 @@ class PathsBoard:
     session: GraphSession
     paths: SessionPaths | None = None
     found: dict[int, Path] = field(default_factory=dict)
+    looked_at: int = 0
+    is_all: bool = False
     chosen: int = 0
     doing: str = ""
     _rows: dict[int, tuple[str, ...]] = field(default_factory=dict)
@@ -52,18 +56,31 @@ class PathsBoard:
     def find(self) -> str:
         """Look for them; this takes a few seconds."""
         self.paths = SessionPaths.of(self.session, self.session.tolerance)
+        self.found, self.looked_at = {}, 0
         self._look(MORE)
         return summary(self.paths)
 
     def grow(self) -> str:
-        """Some more rows."""
+        """Some more rows; of graphs further on, where those at hand have none."""
         before = len(self.found)
         self._look(before + MORE)
-        return f"{counted(len(self.found) - before, 'row')} more"
+        if len(self.found) > before:
+            return f"{counted(len(self.found) - before, 'row')} more"
+        return self.end()
+
+    def end(self) -> str:
+        """What comes behind the last row."""
+        if self.is_all:
+            return "these are all that were found; others take as long as one of them"
+        return f"the first {counted(self.looked_at, 'graph')} take as long as one of these"
 
     def _look(self, count: int) -> None:
-        self.found = self.known().paths.different(count, LOOKED_AT * count)
+        paths = self.known().paths
+        if count > len(self.found):
+            self.looked_at += LOOKED_AT * MORE
+        self.found = paths.different(count, self.looked_at)
         best_ns = next(iter(self.found.values())).time_ns
+        self.is_all = len(self.found) < count and not paths.has(self.looked_at)
         self._rows = {
             place: self._rows.get(place) or row(place, path, best_ns)
             for place, path in self.found.items()

@@ -381,7 +381,7 @@ def paths(subject: Subject, _: Chosen) -> Payload | None:
         "label": summary(board.paths), "chosen": board.chosen, "in_force": board.in_force,
         "differs": board.difference(), "decisions": list(shown.decisions),
         "stops": [[stop.column, stop.row, stop.label] for stop in shown.stops],
-        "lines": [list(line) for line in shown.lines],
+        "lines": [list(line) for line in shown.lines], "is_all": board.is_all, "end": board.end(),
     }  # fmt: skip
     return dict(board.columns()), facts
 
