@@ -236,6 +236,19 @@ def test_a_plan_is_compared_on_a_page(tmp_path: Path) -> None:
     assert '"compare":""' in written(path, tmp_path / "alone.html")
 
 
+def test_plans_of_other_models_are_not_compared(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Their layers and classes would be mixed as if they were of one."""
+    plan, target = folder / "plan.json", tmp_path / "page.html"
+    assert ran(folder, "--plan", str(plan)) == 0
+    words = [str(plan), "--against", str(DATA / "decode.plan.json"), "--to", str(target)]
+    told = failed(capsys, main(["export", *words]))
+    assert "decode.plan.json: a plan of another model: it is of inputs ids, this one of" in told
+    assert "compare plans of one model, as those for two budgets" in told
+    assert not target.exists()
+
+
 def test_a_plan_is_drawn_with_and_without_its_graph(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

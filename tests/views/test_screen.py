@@ -21,6 +21,7 @@ from places import DATA
 import tgbench as tg
 from tgbench.base.errors import PlanError, WidgetError
 from tgbench.base.words import format_time
+from tgbench.plans.decisions import PlanPath
 from tgbench.views import show
 from tgbench.views.draw.columns import unpack
 from tgbench.views.pages.screen_page import page
@@ -483,6 +484,41 @@ def test_two_plans_lie_side_by_side() -> None:
     costs = [float(row[3]) for row in rows]
     assert costs == sorted(costs, reverse=True)
     assert differences(before, before) == []
+
+
+def planned(graph: tg.Graph) -> tg.Plan:
+    ones = {n: np.ones(p.shape, np.float32) for n, p in graph.parameters.items()}
+    session = tg.GraphSession(graph, ones, calibrate=False)
+    session.run({name: np.ones(i.shape, np.float32) for name, i in graph.inputs.items()})
+    return session.plan
+
+
+def layers(rows: int, count: int = 2, op: str = "matmul") -> tg.Graph:
+    g = tg.GraphBuilder()
+    x = g.input("x", (rows, 4))
+    for i in range(count):
+        with g.scope(f"layer_{i}"):
+            weight = g.parameter(f"w{i}", (4, 4))
+            x = g.name(x @ weight if op == "matmul" else tg.ops.softmax(x), op)
+    g.output("y", x)
+    return g.build()
+
+
+def test_plans_of_one_model_lie_side_by_side_and_those_of_others_do_not() -> None:
+    """With more tokens and with more layers it is the same model, also along a path."""
+    plan = planned(layers(8))
+    along = PlanPath(plan.graph, "", ())
+    others = [planned(layers(16)), planned(layers(8, 4)), replace(plan, graph="5" * 64, path=along)]
+    for other in others:
+        assert seen(explore(plan, against=other), "compare")
+        assert '"compare":""' not in page(plan, against=other)
+    for shown in (explore, page):
+        with pytest.raises(PlanError, match="the other plan: a plan of another model: it is of i"):
+            shown(plan, against=tg.Plan.load(PLAN))
+        with pytest.raises(PlanError, match="of its .* values have the names of this one's"):
+            shown(plan, against=planned(layers(8, op="softmax")))
+        with pytest.raises(PlanError, match="decode.plan.json: a plan of another model"):
+            shown(plan, against=PLAN)
 
 
 def test_nothing_ran_yet() -> None:

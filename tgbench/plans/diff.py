@@ -202,6 +202,42 @@ def _without(these: Iterable[T], those: Collection[T]) -> tuple[T, ...]:
     return tuple(item for item in these if item not in there)
 
 
+# --- plans of other models ------------------------------------------------------------------------
+
+
+def foreign(plan: PlanFields, other: PlanFields) -> str:
+    """Why nothing can be said of another plan beside one, in words; "" where something can.
+
+    Plans of one graph can be compared, and those of its paths; so can those of a model with more
+    tokens, another dtype or other weights, as names are the same: of inputs and states, and of at
+    least half of what has bytes in the plan that has less.
+    """
+    if _given(plan) == _given(other):
+        return ""
+    mine, yours = _inputs(plan), _inputs(other)
+    if mine != yours:
+        return f"it is of inputs {listed(sorted(yours))}, this one of {listed(sorted(mine))}"
+    ranks, theirs = _ranks(plan), _ranks(other)
+    both = ranks.items() & theirs.items()
+    if 2 * len(both) < min(len(ranks), len(theirs)):
+        return f"{len(both)} of its {len(theirs)} values have the names of this one's {len(ranks)}"
+    return ""
+
+
+def _given(plan: PlanFields) -> str:
+    """The fingerprint of the graph that was given, whichever path the plan is along."""
+    return plan.graph if plan.path is None else plan.path.given
+
+
+def _inputs(plan: PlanFields) -> set[str]:
+    """Inputs and states: what has bytes and is computed by nobody."""
+    return {slot.node for slot in plan.slots}.difference(plan.schedule)
+
+
+def _ranks(plan: PlanFields) -> dict[str, int]:
+    return {slot.node: len(slot.extents) for slot in plan.slots}
+
+
 def _placed(plan: PlanFields) -> list[str]:
     return [slot.node for slot in plan.slots]
 

@@ -18,7 +18,7 @@ from tgbench.session.session import GraphSession
 from tgbench.views.pages.report import embedded
 from tgbench.views.panels.parts import PARTS, payload
 from tgbench.views.panels.scripts import module, style
-from tgbench.views.panels.subject import Chosen, Proposal, Subject
+from tgbench.views.panels.subject import Chosen, Subject
 from tgbench.views.values.pareto import Curve, Point
 
 MOST_NODES = 2_000  # whose inspector is written down; the largest
@@ -35,15 +35,15 @@ def page(
         graph: what a plan is for: with it live ranges and fates are exact, and the graph is there.
         against: another plan, shown as what is proposed.
 
-    Raises PlanError for a damaged plan, or one for another graph, WidgetError for what is no plan
-    and has none.
+    Raises PlanError for a damaged plan, one for another graph, or to compare with one of another
+    model, WidgetError for what is no plan and has none.
     """
     subject = Subject.of(shown, graph)
     subject.is_live, plans = False, [subject.known_plan]
     if against is not None:
-        other = Subject.of(against).known_plan
-        subject.proposal = Proposal(other, "the other plan")
-        plans.append(other)
+        subject.compare(against)
+        assert subject.shown is not None
+        plans.append(subject.shown)
     points = [Point(p.budget_bytes or p.size_bytes, p) for p in plans]
     subject.curve = Curve(tuple(sorted(points, key=lambda point: point.plan.size_bytes)))
     made = {name: payload(name, subject, Chosen()) for name in PARTS}

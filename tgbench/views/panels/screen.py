@@ -82,8 +82,8 @@ class Screen(anywidget.AnyWidget):  # type: ignore[misc, unused-ignore]
         selected, step, bucket: nodes, a schedule step or −1, a class of runs in words or "".
         remark: the line that says what came of the last gesture.
 
-    Raises PlanError for a session that nothing ran in, a damaged plan, a plan of another graph,
-    WidgetError for what cannot be shown and for a panel that there is not.
+    Raises PlanError for a session that nothing ran in, a damaged plan, a plan of another graph or
+    model, WidgetError for what cannot be shown and for a panel that there is not.
     """
 
     _esm: ClassVar[str] = module(SCRIPT)
@@ -125,8 +125,7 @@ class Screen(anywidget.AnyWidget):  # type: ignore[misc, unused-ignore]
     ) -> None:
         self.subject = Subject.of(shown, graph)
         if against is not None:
-            other = Subject.of(against, graph).known_plan
-            self.subject.proposal = Proposal(other, "the other plan")
+            self.subject.compare(against)
         self.seconds, self.gestures = seconds, list[str]()
         self._trying: asyncio.Task[None] | None = None
         self._working: asyncio.Task[None] | None = None

@@ -17,6 +17,7 @@ from tgbench.base.errors import GraphError, PlanError, WidgetError
 from tgbench.base.words import shorten
 from tgbench.costs.model import CostModel
 from tgbench.graph.graph import Graph
+from tgbench.plans.diff import foreign
 from tgbench.plans.plan import Plan
 from tgbench.runs.buckets import BucketClass
 from tgbench.runs.trace import Trace
@@ -130,6 +131,22 @@ class Subject:
         if graph is not None:
             plan.placement_for(graph, plan.device)
         return Subject(graph, plan)
+
+    def compare(self, against: Any) -> None:
+        """Propose another plan, or its file, beside the plan at hand.
+
+        Raises WidgetError for what has no plan, PlanError for a plan of another model, and of
+        another graph where one is drawn.
+        """
+        plan = Subject.of(against).known_plan
+        why = foreign(self.known_plan, plan)
+        if why:
+            named = f"{against}" if isinstance(against, str | Path) else "the other plan"
+            raise PlanError(
+                f"{named}: a plan of another model: {why}; compare plans of one model, as those "
+                "for two budgets"
+            )
+        self.proposal = Proposal(Subject.of(plan, self.graph).known_plan, "the other plan")
 
     # --- what is shown ---------------------------------------------------------------------------
 
