@@ -12,7 +12,7 @@ import pytest
 from plans.paths.test_chosen import LIMITS, inputs, session_of
 from plans.paths.test_paths import layers
 
-from tgbench.base.errors import WidgetError
+from tgbench.base.errors import PlanError, WidgetError
 from tgbench.costs.records import Records
 from tgbench.session.paths import SessionPaths
 from tgbench.views.draw.columns import unpack
@@ -62,6 +62,8 @@ def test_paths_are_found_looked_at_and_taken(screen: Any) -> None:
     assert shown(screen)[1]["chosen"] == place
     before = screen.session.run({})["y"]
     assert screen._take({}).startswith("in force")
+    with pytest.raises(PlanError, match="nothing has run since another path was taken; call `run`"):
+        screen.session.report()
     assert shown(screen)[1]["in_force"] == place
     assert screen.subject.graph is screen.session.graph
     np.testing.assert_allclose(screen.session.run({})["y"], before, rtol=1e-4, atol=1e-5)

@@ -33,6 +33,7 @@ class Facts:
         seat: the session's place in the arena.
         reader: reads arguments.
         planning, keeper, runner: what decides, what stands between runs, what runs.
+        since: what took the report of the last run with it; "" where nothing did.
     """
 
     graph: Graph
@@ -45,6 +46,7 @@ class Facts:
     planning: Planning
     keeper: Keeper
     runner: Runner
+    since: str = ""
 
     @property
     def last(self) -> Report | None:
@@ -53,9 +55,12 @@ class Facts:
         return finished.report if finished is not None else None
 
     def report(self) -> Report:
-        """What the last run did, in words when printed; raises PlanError before the first."""
+        """What the last run did, in words when printed; raises PlanError before the first, also by
+        another path.
+        """
         if self.runner.finished is None:
-            raise PlanError("nothing has run yet; call `run` first")
+            then = f"since {self.since}" if self.since else "yet"
+            raise PlanError(f"nothing has run {then}; call `run` first")
         return self.runner.finished.report
 
     @property

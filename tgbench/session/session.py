@@ -246,6 +246,7 @@ class GraphSession(Facts):
         graph = self.ground.held if path is None else opened(path, self.ground.held, self.tolerance)
         with self.arena.lock, self.intact():
             before, standing = self.planning, self.keeper.apart()
+            has_run = self.last is not None or bool(self.since)
             ground = self.ground.along(graph)
             known = self._known(ground, times=self.costs.table())
             self.keeper.release()
@@ -256,6 +257,7 @@ class GraphSession(Facts):
             self.planning.classes.update(before.classes)
             self.planning.places.update(before.places)
             self.keeper.stand(standing)
+            self.since = "another path was taken" if has_run else ""
 
     @contextmanager
     def intact(self) -> Iterator[None]:
@@ -469,7 +471,8 @@ class GraphSession(Facts):
         """
         with self.arena.lock:
             self.keeper.release()
-            self.runner.finished = None
+            if self.last is not None:
+                self.since, self.runner.finished = "memory was given back", None
 
     # --- states ----------------------------------------------------------------------------------
 
