@@ -106,14 +106,20 @@ export function frontierPanel(scene, place) {
 
   // --- the search ---------------------------------------------------------------------------------
 
+  // The last of it are left out where two lines have no room for them; the title has all.
+  function tell(parts) {
+    const told = (count) => parts.slice(0, count).join(" · ");
+    numbers.title = numbers.textContent = told(parts.length);
+    for (let count = parts.length - 1; count && numbers.scrollHeight > numbers.clientHeight + 1; count--) numbers.textContent = told(count);
+  }
+
   function progress(data) {
     const { facts } = data, seconds = [...data.told_seconds], best = [...data.told_best], bound = [...data.told_bound];
     run.hidden = !(seconds.at(-1) > seconds[0]) && !facts.is_running; // of one moment there is no line
     for (const one of [run, windows, list]) one.classList.toggle("tg-old", facts.is_old);
     const gap = facts.bound ? `gap ${(100 * Math.max(facts.best / facts.bound - 1, 0)).toFixed(1)}%` : "";
-    const rate = facts.rate ? `${facts.rate.toFixed(1)} steps a second` : "";
-    numbers.textContent = facts.is_running ? [`${facts.phase}: ${facts.message || "starting"}`, gap, rate].filter(Boolean).join(" · ") : (facts.is_old ? `${OLD}: ` : "") + (facts.state || gap || scene.data.header?.facts.gap || "");
-    numbers.title = numbers.textContent;
+    const rate = facts.rate ? `${facts.rate.toFixed(1)} steps/s` : "", message = facts.message.replace(" a run", "");
+    tell(facts.is_running ? [`${facts.phase}: ${message || "starting"}`, gap, rate].filter(Boolean) : [(facts.is_old ? `${OLD}: ` : "") + (facts.state || gap || scene.data.header?.facts.gap || "")]);
     if (!seconds.length) { run.replaceChildren(make("p", { class: "tg-soft" }, facts.is_running ? "the first plan is on its way" : "")); return; }
     const known = [...best, ...bound].filter((ns) => ns > 0), most = Math.max(...known), least = Math.min(...known, 0.75 * most), end = Math.max(seconds.at(-1), 1);
     const x = (s) => ROOM.left + (s / end) * (chartWide - ROOM.left - ROOM.right), y = (ns) => RUN_HIGH - 24 - ((ns - least) / (most - least)) * (RUN_HIGH - 32);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -694,6 +695,21 @@ def test_a_click_is_one_while_a_search_tells_of_itself(bare: browsers.Watched, f
     assert page.evaluate("() => model.sent.at(-1).what") == "point"
     frame(page)
     assert "step 8" in said(page, ".tg-left .tg-seen"), "it is told after the click"
+
+
+@pytest.mark.parametrize("width", [1000, 1180, 1400])
+def test_what_a_search_says_has_room(bare: browsers.Watched, files: str, width: int) -> None:
+    """What there is no room for is left out whole, and told on its title."""
+    bare.page.set_viewport_size({"width": width, "height": 768})
+    page = show(bare, files, session_of(layered(4)))
+    told = "step 16,048: best 126.3 µs a run, bound 123.6 µs"
+    facts = {"is_running": True, "phase": "search", "bound": 1e5, "best": 1.11e5, "rate": 16.62}
+    for message in ("step 48: best 26.32 µs a run, bound 23.69 µs", told):
+        page.evaluate("(facts) => model.put('frontier', facts)", facts | {"message": message})
+        seen = page.locator(".tg-left .tg-seen")
+        assert seen.evaluate("(e) => e.scrollHeight <= e.clientHeight + 1")
+        assert re.search(r"gap 11.0%( · 16.6 steps/s)?$", seen.inner_text())
+        assert seen.get_attribute("title").endswith("gap 11.0% · 16.6 steps/s")
 
 
 def test_points_that_lie_on_top_of_each_other_are_all_reached(
