@@ -104,7 +104,7 @@ class WaySearch:
         seen, last, work = ways.union(known), 0.0, 0
         while heap:
             cost, way = heappop(heap)
-            if way not in known and cost >= last:  # one that turns up too late has no place in order
+            if way not in known and cost >= last:  # what turns up too late has no place in order
                 last = cost
                 yield Priced(cost, way)
             if work < MOST_BESIDE:
