@@ -57,9 +57,14 @@ class Edited:
 
 @dataclass(frozen=True)
 class EditReport:
-    """A document's states: the first is the text as it was given."""
+    """A document's states: the first is the text as it was given.
+
+    Fields:
+        session: that embedded them, as the last edit left it.
+    """
 
     states: tuple[Edited, ...]
+    session: GraphSession
 
     @property
     def similarities(self) -> list[float]:
@@ -112,7 +117,7 @@ def edit(
             raise InputError(f"edit {done}: the document does not hold {old!r}")
         document = document.replace(old, new, 1)
         states.append(encoder.state(document, _rows(document, split)))
-    return EditReport(tuple(states))
+    return EditReport(tuple(states), encoder.session)
 
 
 def _rows(document: str, split: bool) -> list[str]:
