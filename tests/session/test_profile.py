@@ -83,8 +83,11 @@ def test_everything_is_measured_once(records: Records) -> None:
         assert record.samples_ns
         assert record.modelled_ns > 0
         assert record.kernel == FILL.name or record.max_relative_error is not None
+    times = {(one.kernel, one.signature): one.median_ns for one in records.all()}
+    assert found.median_ns == times
     again = profile(session, records, alternatives=False)
     assert (again.measured, again.programs, again.known) == ({}, 0, frozenset(keys(session)))
+    assert again.median_ns == times, "what was known before has its time, too"
 
 
 def test_alternatives_are_measured_too(records: Records) -> None:

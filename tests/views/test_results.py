@@ -6,6 +6,7 @@ import json
 import re
 import sys
 from dataclasses import replace
+from html import escape
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -51,6 +52,9 @@ from tgbench.views.values.regions import to_svg as inspector_svg
 from tgbench.views.values.search import SearchRun
 
 HOSTILE = '<img src=x onerror="alert(1)">'
+PROFILE = Profile(
+    {("k", HOSTILE): 3}, failed=frozenset({("l", "s")}), median_ns={("k", HOSTILE): 1500.0}
+)
 ROWS = 6
 LAYER, ONES = torch.nn.Linear(4, 4).eval(), torch.ones(2, 4)
 
@@ -124,6 +128,15 @@ def test_a_report_keeps_its_best_sentence(session: tg.GraphSession) -> None:
     assert report.spread.node in html
 
 
+def test_a_profile_shows_what_kernels_take() -> None:
+    html = PROFILE._repr_mimebundle_()["text/html"]  # type: ignore[attr-defined]
+    cells = re.findall("<t[hd](?: [^>]*)?>([^<]*)", html)
+    assert cells[:8] == [
+        "kernel", "median", "samples", "signature", "k", "1.5 µs", "3", escape(HOSTILE)
+    ]  # fmt: skip
+    assert cells[8:] == ["l", "-", "failed", "s"]
+
+
 def test_a_terminal_shows_the_same_words(session: tg.GraphSession) -> None:
     assert session.last is not None
     for result in (session.plan, session.last, session.last.program):
@@ -150,7 +163,7 @@ def test_everything_shows_itself(session: tg.GraphSession, tmp_path: Path) -> No
     results: list[Any] = [
         session, session.graph, session.plan, session.placement, session.trace, last, last.program,
         records, Region.full((3, 4)), Region.full((3, 4)).boxes[0], EMPTY, tg.Trace(), imported,
-        Profile({("k", HOSTILE): 3}), session.plan.explain(HOSTILE), tg.supported(LAYER, (ONES,)),
+        PROFILE, session.plan.explain(HOSTILE), tg.supported(LAYER, (ONES,)),
         session.estimate_memory()["cpu"], session.paths(),
         session.paths().paths,
         CheckReport((OutputCheck(0, HOSTILE, "f4", 0, 0, 1),)),

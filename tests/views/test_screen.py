@@ -515,9 +515,9 @@ def test_plans_of_one_model_lie_side_by_side_and_those_of_others_do_not() -> Non
     for shown in (explore, page):
         with pytest.raises(PlanError, match="the other plan: a plan of another model: it is of i"):
             shown(plan, against=tg.Plan.load(PLAN))
-        with pytest.raises(PlanError, match="of its .* values have the names of this one's"):
+        with pytest.raises(PlanError, match=r"of its .* values have the names of this one's"):
             shown(plan, against=planned(layers(8, op="softmax")))
-        with pytest.raises(PlanError, match="decode.plan.json: a plan of another model"):
+        with pytest.raises(PlanError, match=r"decode\.plan\.json: a plan of another model"):
             shown(plan, against=PLAN)
 
 

@@ -219,6 +219,7 @@ class Profile:
         measured: keys (kernel, signature) measured now, with the number of samples.
         known: keys that the database had already.
         failed: keys of kernels that raised.
+        median_ns: by key, of what is measured and known.
         programs: how many programs were run.
         stopped: "" if everything is measured; else why not: "time", "interrupt".
         took_s: seconds.
@@ -227,6 +228,7 @@ class Profile:
     measured: Mapping[tuple[str, str], int] = field(default_factory=dict)
     known: frozenset[tuple[str, str]] = frozenset()
     failed: frozenset[tuple[str, str]] = frozenset()
+    median_ns: Mapping[tuple[str, str], float] = field(default_factory=dict)
     programs: int = 0
     stopped: str = ""
     took_s: float = 0.0
@@ -292,6 +294,8 @@ class _Work:
         self.measured: Counter[tuple[str, str]] = Counter()
         self.known: set[tuple[str, str]] = set()
         self.failed: set[tuple[str, str]] = set()
+        self.median_ns: dict[tuple[str, str], float] = {}
+        self._time(found)
         self.errors: dict[tuple[str, Call], float | None] = {}
         self.programs = 0
         self.stopped = ""
@@ -299,7 +303,14 @@ class _Work:
     def profile(self) -> Profile:
         took = time.monotonic() - self.began
         known, failed = frozenset(self.known), frozenset(self.failed)
-        return Profile(dict(self.measured), known, failed, self.programs, self.stopped, took)
+        told = self.known.union(self.measured)
+        times = {key: ns for key, ns in self.median_ns.items() if key in told}
+        return Profile(dict(self.measured), known, failed, times, self.programs, self.stopped, took)
+
+    def _time(self, records: Iterable[Record]) -> None:
+        """Remember what calls took."""
+        timed = (one for one in records if one.samples_ns)
+        self.median_ns.update({(one.kernel, one.signature): one.median_ns for one in timed})
 
     def run(self, progress: Progress, programs: Iterable[tuple[int, Program]]) -> None:
         """Every program, those that are modelled fastest first."""
@@ -354,6 +365,7 @@ class _Work:
         rows = [self._record(place, times, size_bytes) for place, times, size_bytes in samples]
         rows += [self._record(place, (), 0, failure) for place, failure in failures]
         self.records.add(rows, self.machine)
+        self._time(rows)
         self.there |= {(r.kernel, r.source_hash, r.signature) for r in rows}
         self.measured.update({(r.kernel, r.signature): len(r.samples_ns) for r in rows})
         self.failed |= {(r.kernel, r.signature) for r in rows if r.failure is not None}

@@ -241,8 +241,11 @@ def _estimate(estimate: MemoryEstimate) -> Bundle:
 def _profile(profile: Profile) -> Bundle:
     found = {key: str(samples) for key, samples in profile.measured.items()}
     found |= dict.fromkeys(profile.known, "known before") | dict.fromkeys(profile.failed, "failed")
-    rows = [(kernel, samples, signature) for (kernel, signature), samples in sorted(found.items())]
-    header = ("kernel", "samples", "signature")
+    times = {key: format_time(ns) for key, ns in profile.median_ns.items()}
+    rows = [
+        (key[0], times.get(key, "-"), samples, key[1]) for key, samples in sorted(found.items())
+    ]
+    header = ("kernel", "median", "samples", "signature")
     return _table(str(profile), header, rows) | {"text/plain": str(profile)}
 
 
