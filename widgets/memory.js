@@ -8,6 +8,7 @@
 import { Camera, bytes, counted, duration, fitted, framed, make, shared, shortened, stepsOf, ticks } from "./common.js";
 import { blend, DIAGONAL, DOTS, LINES, PLAIN, Raster } from "./raster.js";
 
+const SLACK = 4; // pixels that a click may move
 const ALIGNMENT = 64, MOST_NAMES = 1500, MOST_ARROWS = 60, MOST_GHOSTS = 400, SLOW_MS = 20, BAND = 0.09, PALE = 0.78, STRONG = 0.12; // of paper in a colour: what a run leaves alone, and all else
 export const KIND_TEXTURES = { input: PLAIN, retained: LINES, partial: DIAGONAL, slice: PLAIN, scratch: DOTS };
 export const FATE_LOOKS = {
@@ -476,7 +477,13 @@ export function memoryPanel(scene, place) {
 
   const scratchKind = () => data.facts.kinds.indexOf("scratch");
   const groupOf = (i) => [...data.group.keys()].filter((j) => data.group[j] === data.group[i] && data.kind[j] !== scratchKind());
-  const mayMove = (i) => data.facts.can_change && i >= 0 && kindOf(i) !== "input" && data.offset[i] >= bandBytes;
+  const LYING = { input: "an input, which lies where it is", scratch: "scratch, which lies with the value of its step" };
+  const whyLying = (i) => (LYING[kindOf(i)] ? `${data.name[i]} is ${LYING[kindOf(i)]}` : data.offset[i] < bandBytes ? "unfold what is kept to move it" : "");
+  const mayMove = (i) => data.facts.can_change && i >= 0 && !whyLying(i);
+  // While the whole map is seen there is nowhere to go, and a drag takes what is under the pointer;
+  // else it takes what is chosen alone, and moves the window everywhere else.
+  const mayGrab = (i) => i >= 0 && data.facts.can_change && (i === selectedRow() || isWhole());
+  const isWhole = () => ["x0", "x1", "y0", "y1"].every((side) => Math.abs(camera.view[side] - camera.every[side]) < 1e-6 * Math.abs(camera.every.x1 + camera.every.y1));
 
   // What shares bytes with a group moved up by so many bytes while both are live.
   function clashes(group, up) {
@@ -521,10 +528,17 @@ export function memoryPanel(scene, place) {
     press = { x: event.offsetX, y: event.offsetY };
     if (inStrip(event)) return { move: slide, drop: slide };
     if (isBrushing()) return { move: (now) => { brush = boxOf(press, now); draw(); }, drop: brushed };
-    const i = rowAt(event);
-    if (i < 0 || i !== selectedRow() || !mayMove(i)) return null;
-    const from = camera.atY(event.offsetY);
-    return { move: (now) => lift(i, camera.atY(now.offsetY) - from), drop: () => { if (moving && moving.up) release(); else { moving = null; draw(); } } };
+    const i = rowAt(event), from = camera.atY(event.offsetY), { x, y } = press;
+    if (!mayGrab(i) || (!mayMove(i) && !isWhole())) return null;
+    let isDrag = false; // or still a click
+    const move = (now) => {
+      isDrag ||= Math.hypot(now.offsetX - x, now.offsetY - y) > SLACK;
+      if (!isDrag) return;
+      if (!mayMove(i)) { scene.say(whyLying(i), "no"); return; }
+      if (i !== selectedRow()) choose(i, stepAt(camera.atX(x)));
+      lift(i, camera.atY(now.offsetY) - from);
+    };
+    return { move, drop: () => { if (isDrag && moving?.row === i && moving.up) release(); else { moving = null; draw(); } } };
   }));
   const boxOf = (a, b) => ({ x: Math.min(a.x, b.offsetX), y: Math.min(a.y, b.offsetY), w: Math.abs(a.x - b.offsetX), h: Math.abs(a.y - b.offsetY) });
   function brushed() {
@@ -543,7 +557,7 @@ export function memoryPanel(scene, place) {
     if (w < 0.999 * whole) { camera.show({ ...camera.view, x0: x - w / 2, x1: x + w / 2 }); moved("pan"); }
   }
   canvas.addEventListener("click", (event) => {
-    if (!data || inStrip(event) || (press && Math.hypot(event.offsetX - press.x, event.offsetY - press.y) > 4)) return;
+    if (!data || inStrip(event) || (press && Math.hypot(event.offsetX - press.x, event.offsetY - press.y) > SLACK)) return;
     choose(rowAt(event), stepAt(camera.atX(event.offsetX)));
   });
   canvas.addEventListener("dblclick", (event) => { if (data && bytesAt(camera.atY(event.offsetY)) < data.facts.kept_bytes && !fold.hidden) fold.click(); });
@@ -553,7 +567,7 @@ export function memoryPanel(scene, place) {
     if (i === hovered) return;
     hovered = i;
     tell();
-    canvas.style.cursor = i >= 0 && i === selectedRow() && mayMove(i) ? "ns-resize" : "";
+    canvas.style.cursor = mayGrab(i) && mayMove(i) ? "ns-resize" : "";
     draw();
   });
   canvas.addEventListener("pointerleave", () => { hovered = -1; if (data) tell(); draw(); });

@@ -18,6 +18,7 @@ from tgbench.plans.plan import Plan
 from tgbench.runs.trace import Trace
 from tgbench.session.session import GraphSession
 from tgbench.views.draw.columns import pack, unpack
+from tgbench.views.panels.subject import Proposal
 from tgbench.views.show import SHOWN
 from tgbench.views.values.pareto import curve
 from tgbench.views.values.regions import inspect_last
@@ -229,6 +230,48 @@ def test_a_rectangle_of_the_pointer_chooses_all_in_it(bare: browsers.Watched, fi
     page.mouse.move(x1, y1, steps=4)
     page.mouse.up()
     assert sorted(state(page, "selected")) == ["q", "s"]
+
+
+def test_a_drag_takes_what_nobody_chose_while_all_is_seen(
+    bare: browsers.Watched, files: str
+) -> None:
+    """There is nowhere to go then; what lies where it is says why."""
+    page = show_map(bare, files, tower(), can_change=True)
+    page.locator(".tg-head").evaluate("(e) => { e.hidden = false; }")
+    frame(page)
+
+    def drag(name: str) -> str:
+        x, y = place(page, tower(), name)
+        page.mouse.move(x, y)
+        page.mouse.down()
+        page.mouse.move(x, y - 40, steps=5)
+        page.mouse.up()
+        frame(page)
+        return said(page, ".tg-said")
+
+    drag("q")
+    sent = page.evaluate("() => model.sent.at(-1)")
+    assert [sent["what"], sent["with"]["node"], state(page, "selected")] == ["move", "q", ["q"]]
+    page.evaluate("() => { model.sent.length = 0; }")
+    assert drag("k") == "unfold what is kept to move it"
+    page.get_by_role("button", name="unfold kept").click()
+    box = page.locator("canvas").first.bounding_box()
+    page.mouse.move(box["x"] + 300, box["y"] + box["height"] - 40)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 300, box["y"] + box["height"] - 90, steps=5)
+    page.mouse.up()
+    assert said(page, ".tg-said") == "ids is an input, which lies where it is"
+    assert not page.evaluate("() => model.sent.length")
+    page.locator("canvas").first.focus()
+    for _ in range(4):
+        page.keyboard.press("+")
+    frame(page)
+    page.evaluate("() => model.set('selected', [])")
+    page.mouse.move(box["x"] + 300, box["y"] + 150)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 300, box["y"] + 190, steps=5)
+    page.mouse.up()
+    assert state(page, "selected") == [], "in a part of the map a drag moves the window"
 
 
 def test_keys_do_all_of_it(bare: browsers.Watched, files: str) -> None:
@@ -816,6 +859,20 @@ def test_the_frontier_tells_sizes_where_they_lie(
     letters = page.locator(".tg-chart:first-child svg > text[y='174']")
     left, right = (one.bounding_box() for one in letters.all())
     assert left["x"] + left["width"] <= right["x"], "they do not lie over each other"
+
+
+def test_maps_that_are_compared_are_as_wide_as_each_other(
+    bare: browsers.Watched, files: str
+) -> None:
+    """A step is at one place in both, however long the words above them are."""
+    session = session_of(layered(4))
+    screen = explored(session)
+    origin = "a plan of which much is to be told, that for 304.9 KiB and those of all other budgets"
+    screen.propose(Proposal(session.plan, origin))
+    page = show(bare, files, screen)
+    tab(page, "compare")
+    before, after = (one.bounding_box()["width"] for one in page.locator(".tg-two canvas").all())
+    assert before == after
 
 
 def test_a_search_alone_is_seen_whole(bare: browsers.Watched, files: str) -> None:
