@@ -221,6 +221,7 @@ def test_a_change_is_told_against_what_is_replayed_with_it() -> None:
     verdict = screen.subject.proposal.what.verdict()
     slower = format_time(verdict.expected_ns - verdict.before_ns)
     assert seen(screen, "header")["facts"]["faster"] == f"+{slower}"
+    assert seen(screen, "frontier")["facts"]["now"][1] == verdict.before_ns, "the chart, too"
     before = f"{format_time(verdict.before_ns)}"
     assert words.endswith(f"{before} before")
     assert seen(screen, "compare")["facts"]["sides"][0][1] == before

@@ -294,7 +294,8 @@ def frontier(subject: Subject, _: Chosen) -> Payload | None:
     facts = {
         "refused": refused, "least": curve.least_bytes,
         "budget": plan.budget_bytes if plan is not None else None,
-        "now": _place(plan), "now_words": subject.plan_words, "proposal": _place(proposed),
+        "now": None if plan is None else [plan.size_bytes, subject.before_ns],
+        "now_words": subject.plan_words, "proposal": _place(proposed),
         "greedy": _greedy_place(plan) if plan is not None and plan.records == newest else None,
         "is_old": is_old, "bound": 0.0 if is_old else history.last.bound_ns,
         "best": history.last.best_ns, "step": history.last.step,
