@@ -108,7 +108,7 @@ export function frontierPanel(scene, place) {
 
   // The last of it are left out where two lines have no room for them; the title has all.
   function tell(parts) {
-    const told = (count) => parts.slice(0, count).join(" · ");
+    const told = (count) => parts.slice(0, count).join(" · ").replace(/(\d) (?=(ns|µs|ms|s)\b)/g, "$1\u00a0"); // a number and its unit on one line
     numbers.title = numbers.textContent = told(parts.length);
     for (let count = parts.length - 1; count && numbers.scrollHeight > numbers.clientHeight + 1; count--) numbers.textContent = told(count);
   }

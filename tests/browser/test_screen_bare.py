@@ -751,7 +751,8 @@ def test_what_a_search_says_has_room(bare: browsers.Watched, files: str, width: 
         page.evaluate("(facts) => model.put('frontier', facts)", facts | {"message": message})
         seen = page.locator(".tg-left .tg-seen")
         assert seen.evaluate("(e) => e.scrollHeight <= e.clientHeight + 1")
-        assert re.search(r"gap 11.0%( · 16.6 steps/s)?$", seen.inner_text())
+        assert re.search(r"(bound 123.6\sµs|gap 11.0%|16.6 steps/s)$", seen.inner_text())
+        assert re.search(r"best \d+\.\d+\u00a0µs, bound", seen.inner_text()), "no unit is alone"
         assert seen.get_attribute("title").endswith("gap 11.0% · 16.6 steps/s")
 
 
