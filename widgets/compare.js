@@ -47,8 +47,12 @@ export function comparePanel(scene, place) {
       });
       const size = data.facts.sides[i][3];
       pen.strokeStyle = pen.fillStyle = scene.colours.colour("ink");
+      pen.lineWidth = 1;
       pen.beginPath(); pen.moveTo(0, y(size)); pen.lineTo(width, y(size)); pen.stroke();
       pen.font = "12px system-ui, sans-serif";
+      pen.strokeStyle = scene.colours.colour("paper"); // over what is live there
+      pen.lineWidth = 3;
+      pen.strokeText(bytes(size), 4, y(size) + 14);
       pen.fillText(bytes(size), 4, y(size) + 14);
     });
   }

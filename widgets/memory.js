@@ -478,7 +478,7 @@ export function memoryPanel(scene, place) {
   const scratchKind = () => data.facts.kinds.indexOf("scratch");
   const groupOf = (i) => [...data.group.keys()].filter((j) => data.group[j] === data.group[i] && data.kind[j] !== scratchKind());
   const LYING = { input: "an input, which lies where it is", scratch: "scratch, which lies with the value of its step" };
-  const whyLying = (i) => (LYING[kindOf(i)] ? `${data.name[i]} is ${LYING[kindOf(i)]}` : data.offset[i] < bandBytes ? "unfold what is kept to move it" : "");
+  const whyLying = (i) => (LYING[kindOf(i)] ? `${nodeOf(i)}: ${LYING[kindOf(i)]}` : data.offset[i] < bandBytes ? "unfold what is kept to move it" : "");
   const mayMove = (i) => data.facts.can_change && i >= 0 && !whyLying(i);
   // While the whole map is seen there is nowhere to go, and a drag takes what is under the pointer;
   // else it takes what is chosen alone, and moves the window everywhere else.

@@ -260,7 +260,7 @@ def test_a_drag_takes_what_nobody_chose_while_all_is_seen(
     page.mouse.down()
     page.mouse.move(box["x"] + 300, box["y"] + box["height"] - 90, steps=5)
     page.mouse.up()
-    assert said(page, ".tg-said") == "ids is an input, which lies where it is"
+    assert said(page, ".tg-said") == "ids: an input, which lies where it is"
     assert not page.evaluate("() => model.sent.length")
     page.locator("canvas").first.focus()
     for _ in range(4):
