@@ -7,6 +7,7 @@ element that the session holds to be valid, asked for or not. Memory is poisoned
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -25,13 +26,14 @@ from session_cases import (
 from strategies import Array, Maker, boxes, changes, edited, graphs
 
 from tgbench import ops
-from tgbench.base.errors import BudgetError, DemandError
+from tgbench.base.errors import BudgetError, DemandError, PlanError, TraceError
 from tgbench.base.regions import Box, Region
 from tgbench.graph.graph import Graph, GraphBuilder, Node
 from tgbench.graph.op_table import numpy_dtype
 from tgbench.graph.reference import evaluate
 from tgbench.kernels.registry import Unnamed
 from tgbench.memory.arena import Arena
+from tgbench.plans.plan import Plan
 from tgbench.programs import specialiser
 from tgbench.runs import rules
 from tgbench.runs.buckets import BucketSpace
@@ -530,6 +532,24 @@ def test_optimize_plans_from_what_happened() -> None:
     assert any(bucket.weight > 1 for bucket in plan.buckets)
     session.run(want={"y": np.s_[8]})
     assert session.session.last.recomputed > 0  # type: ignore[union-attr]
+
+
+def test_optimize_keeps_everything_of_what_happened_and_writes_that(tmp_path: Path) -> None:
+    graph = causal(rows=8)
+    values = causal_values(graph, 0)
+    weights = {name: values[name] for name in graph.parameters}
+    file, trace = tmp_path / "plan.json", tmp_path / "trace.jsonl"
+    first = GraphSession(graph, weights, retain="all", memory=64, trace=trace)
+    with pytest.raises(TraceError, match="empty"):
+        first.optimize()
+    with pytest.raises(PlanError, match="no runs"):
+        first.plan_for([])
+    first.budget_bytes = None
+    first.run({name: values[name] for name in graph.inputs})
+    first.trace.close()
+    second = GraphSession(graph, weights, retain="all", plan=file, trace=trace)
+    assert second.optimize().buckets
+    assert Plan.load(file) == second.plan
 
 
 def test_a_run_that_needs_a_plan_is_logged_as_it_came() -> None:

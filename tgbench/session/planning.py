@@ -442,6 +442,11 @@ class Planning:
         made = self.seat.choose(found, self.budget_bytes)
         return logged("searched", replace(made, records=self.costs.basis), began_ns)
 
+    def seen(self, happened: Iterable[Bucket]) -> Runs:
+        """The classes of what happened, where each came last; raises TraceError as a search does."""
+        found = self._trace(happened).workload
+        return [Spot(kind, found.seen[kind][1]) for kind in found.kinds]
+
     def _trace(self, happened: Iterable[Bucket]) -> ReadTrace:
         """What happened, as it was read last if that is the same."""
         history, costs = tuple(self.history(happened)), self.costs

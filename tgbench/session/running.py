@@ -498,6 +498,13 @@ class Runner:
         self.counters.planned += 1
         self.chooser.planned(time.thread_time_ns() - began_ns)
 
+    def plan_again(self) -> None:
+        """Plan for the classes at hand; before the first plan, for what happened. Raises TraceError
+        where nothing did.
+        """
+        runs = () if self.planning.classes else self.planning.seen(self.happened)
+        self._plan_with(runs)
+
     @property
     def happened(self) -> list[Bucket]:
         """The buckets of all runs in the trace."""

@@ -317,6 +317,8 @@ class GraphSession(Facts):
                 "[({'x': np.s_[0]}, None)]"
             ) from None
         spots = [self.reader.spot(changed, want) for changed, want in pairs]
+        if not spots and not self.planning.classes:
+            raise PlanError("there are no runs to plan for; pass some, [({'x': np.s_[0]}, None)]")
         with self.arena.lock:
             self.runner.plan_for(spots)
         return self.plan
@@ -406,9 +408,9 @@ class GraphSession(Facts):
             self._learn()
             with self.arena.lock:
                 if self.retain == "all":
-                    self.runner.plan()
-                    return self.plan
-                self.runner.search(Search(mode, effort, seed, executor, workers, stop))
+                    self.runner.plan_again()
+                else:
+                    self.runner.search(Search(mode, effort, seed, executor, workers, stop))
         if self.plan_path is not None:
             self.save_plan()
         return self.plan
