@@ -108,6 +108,20 @@ def test_a_session_does_not_notice(records: Records) -> None:
         assert session.last.specialised == twin.last.specialised
 
 
+def test_programs_of_a_session_that_never_ran_look_up_nothing_that_is_not_there(
+    records: Records,
+) -> None:
+    """An arena begins with any bytes: no indices, perhaps."""
+    g = tg.GraphBuilder()
+    rows = tg.ops.embedding(g.parameter("table", (5, 8)), g.input("ids", (4,), "int64"))
+    g.output("y", rows * 2.0)
+    session = GraphSession(g.build(), {"table": np.ones((5, 8), "float32")}, calibrate=False)
+    assert session.prepare()
+    session.memory.arena.fill_(0x7F)
+    assert profile(session, records).measured
+    assert bool((session.memory.arena == 0x7F).all())
+
+
 def test_an_interrupt_keeps_what_is_done_and_the_next_call_goes_on(records: Records) -> None:
     session = opened()
 

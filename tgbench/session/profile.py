@@ -270,6 +270,8 @@ def profile(
     work = _Work(session, records, seconds, alternatives)
     try:
         with session.arena.lock, _arena_kept(session.memory):
+            if not session.standing.held:  # what is looked up by inputs that nobody gave
+                session.memory.arena.zero_()
             every = [(state, program) for state, _, program in session.programs]
             work.run(progress, every if programs is None else programs)
             if programs is None:
