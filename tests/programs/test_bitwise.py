@@ -506,6 +506,16 @@ def test_a_profile_records_tilings_and_takes_bit_exact_sessions(
     assert not profiler.profile(session, records).measured
 
 
+def test_a_profile_takes_kernels_that_put_back_what_is_known(tmp_path: Path) -> None:
+    """How far off they are is measured of a call like theirs, of which nothing is known."""
+    g = GraphBuilder()
+    half = g.constant(np.repeat([[1.0], [0.0]], 3, axis=1).astype("float32"))
+    g.output("y", g.input("x", (2, 3)) * half)
+    session = GraphSession(g.build(), exact="bitwise", calibrate=False)
+    session.run({"x": np.ones((2, 3), np.float32)})
+    assert profiler.profile(session, Records(tmp_path / "records.db")).measured
+
+
 # --- the session ----------------------------------------------------------------------------------
 
 

@@ -201,7 +201,8 @@ def settled(kernel: Kernel) -> Kernel:
     def bind(site: Site, scratch: tuple[View, ...]) -> Bound:
         function, arguments = kernel.bind(site, scratch)
         box, value, fact = site.out_box, _value(site.call), site.call.fact
-        assert fact is not None
+        if fact is None or value is None:  # a call like it, of which nothing is known
+            return function, arguments
         if fact.open.lines(box) > MOST_FILLS:
             mask = torch.from_numpy(fact.open.closed_mask(box)).to(site.device)
             return _masks(function), (site.out, mask, value, *arguments)
