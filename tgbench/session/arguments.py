@@ -44,7 +44,7 @@ class ArgumentReader:
         self.graph = graph
         self.space = space
         self.unused = unused
-        self._limits = _index_limits(graph)
+        self._limits = index_limits(graph)
         self._known = {**graph.inputs, **unused}
         leaves = {**self._known, **graph.states}
         space.check({name: node.shape for name, node in leaves.items()})
@@ -453,7 +453,7 @@ def _part(part: Any) -> str:
     return ":".join("" if bound is None else str(bound) for bound in bounds)
 
 
-def _index_limits(graph: Graph) -> dict[str, int]:
+def index_limits(graph: Graph) -> dict[str, int]:
     """Inputs that pick rows of a table, with the smallest such table's length."""
     limits: dict[str, int] = {}
     for node in graph.nodes:

@@ -11,18 +11,22 @@ from tgbench.base.safetensors import TORCH_DTYPES
 from tgbench.costs.probe import drawn
 from tgbench.graph.graph import Graph
 from tgbench.graph.op_table import FLOATS, TensorType
+from tgbench.session.arguments import index_limits
 from tgbench.session.check.pairs import as_array
 
 Array = np.ndarray[Any, Any]
 SEED = 0
-IDS = TensorType((2,), "int64")  # there are rows 0 and 1 of every table
+ROWS = 2  # of every table, or less where it has less
 
 
 def random_inputs(graph: Graph, count: int) -> list[dict[str, Array]]:
     """Normal numbers, small ids, masks that are mostly open."""
-    rng = np.random.default_rng(SEED)
+    rng, limits = np.random.default_rng(SEED), index_limits(graph)
+    tables = {
+        name: TensorType((min(limits.get(name, ROWS), ROWS),), "int64") for name in graph.inputs
+    }
     return [
-        {name: as_array(drawn(node.type, IDS, rng)) for name, node in graph.inputs.items()}
+        {name: as_array(drawn(node.type, tables[name], rng)) for name, node in graph.inputs.items()}
         for _ in range(count)
     ]
 

@@ -117,6 +117,8 @@ class JointChoice:
         """The share that planning for several is expected to save, over the first path alone."""
         first = min(self.tried, key=lambda one: one.path.time_ns).planned_ns
         best = min(one.planned_ns for one in self.tried)
+        if not first:  # nothing is computed
+            return 0.0
         return 1.0 - best / first if math.isfinite(first) else 1.0
 
     def __str__(self) -> str:

@@ -16,11 +16,12 @@ from tgbench.base.regions import Box
 from tgbench.costs.model import CostModel
 from tgbench.costs.signature import without_layout
 from tgbench.graph.graph import Graph, GraphBuilder, Node, copy_node
+from tgbench.graph.ops import embedding
 from tgbench.graph.rewrite.saturate import SaturationLimits
 from tgbench.plans.decisions import PlanPath
 from tgbench.plans.plan import Plan
 from tgbench.session.agreeing import Agreement, allowed_by
-from tgbench.session.paths import PlannedPath
+from tgbench.session.paths import JointChoice, PlannedPath
 from tgbench.session.session import GraphSession
 from tgbench.sources.torch import from_torch
 
@@ -69,6 +70,23 @@ def test_the_best_path_is_planned_and_runs(budget: str | None, tmp_path: pathlib
     assert Plan.load(file).path == session.path
     again = session_of(layers(), plan=file, memory=budget)
     np.testing.assert_allclose(again.run(values)["y"], right, rtol=1e-4, atol=1e-5)
+
+
+def test_what_computes_nothing_is_chosen_too() -> None:
+    session = session_of(layers())
+    edited(session)
+    one = PlannedPath(session.paths(limits=LIMITS).given, 0.0, 0)
+    found = JointChoice((one,), one, session.plan)
+    assert found.bought == 0.0
+    assert "0.0% less" in str(found)
+
+
+def test_inputs_that_are_drawn_pick_rows_that_tables_have() -> None:
+    g = GraphBuilder()
+    g.output("y", embedding(g.input("table", (1, 3)), g.input("ids", (4,), "int64")))
+    session = GraphSession(g.build(), calibrate=False)
+    paths = session.paths(limits=LIMITS)
+    assert np.isfinite(paths.race([paths.given], 1)).all()
 
 
 @pytest.mark.parametrize("is_faster", [True, False])
