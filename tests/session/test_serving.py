@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from interrupts.injecting import Injector, Point, places
 
 import tgbench as tg
 from tgbench.base.coords import at as number_at
@@ -632,6 +634,29 @@ def test_whether_programs_count_on_anything_is_known_whatever_comes_and_goes() -
     assert library.evicted > 100
     *_, (_, last, _) = library
     assert next(iter(library.kinds(1))) is last
+
+
+def test_whatever_stops_a_program_from_coming_the_others_are_found() -> None:
+    kind = BucketClass((("x", (((None, 1),),)),), (), ())
+
+    def full() -> Library:
+        library = Library(limit_bytes=1)
+        library.add(0, kind, Program((), frozenset(), 0, {}, ()))
+        return library
+
+    def add(library: Library) -> None:
+        library.add(1, kind, Program((), frozenset(), 0, {}, ()))
+
+    library = full()
+    own = {Library.add.__code__, Library._drop_oldest.__code__}
+    points = [Point(place, 0) for place in places(lambda: add(library)) if place.code in own]
+    assert len(points) > 50
+    for point in points:
+        library, injector = full(), Injector(point, KeyboardInterrupt)
+        with suppress(KeyboardInterrupt):
+            injector.call(lambda library=library: add(library))
+        assert injector.has_raised
+        assert list(library.origins(kind, (), ())) == [()]
 
 
 def test_what_programs_take_is_measured_of_some() -> None:

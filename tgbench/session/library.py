@@ -82,7 +82,7 @@ class Library:
         """
         found = dict.fromkeys([last])
         for state in self.states(kind):
-            for program in self._shelves[state, kind]:
+            for program in self._shelves.get((state, kind), NO_PROGRAMS):  # none: stopped there
                 at = program.made_at
                 between = all(a <= b <= c for a, b, c in zip(first, at, last, strict=True))
                 if between and not program.domain.holds(last):
