@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -38,8 +39,8 @@ def records(tmp_path: Path) -> Records:
 X = np.linspace(-1, 1, 48, dtype="float32").reshape(6, 8)
 
 
-def opened() -> GraphSession:
-    """Two equal layers, a softmax over a state, and programs for the first run and a change."""
+def made(**options: Any) -> GraphSession:
+    """Two equal layers, and a softmax over a state."""
     g = tg.GraphBuilder()
     x = g.input("x", (6, 8))
     total = g.state("total", (6, 8))
@@ -50,7 +51,12 @@ def opened() -> GraphSession:
     g.output("total", total + x)
     rng = np.random.default_rng(0)
     weights = {f"w{i}": rng.standard_normal((8, 8)).astype("float32") for i in range(2)}
-    session = GraphSession(g.build(), weights=weights)
+    return GraphSession(g.build(), weights=weights, **options)
+
+
+def opened() -> GraphSession:
+    """The same with programs for the first run and a change."""
+    session = made()
     session.run({"x": X})
     changed = X.copy()
     changed[2] += 1
@@ -120,6 +126,16 @@ def test_programs_of_a_session_that_never_ran_look_up_nothing_that_is_not_there(
     session.memory.arena.fill_(0x7F)
     assert profile(session, records).measured
     assert bool((session.memory.arena == 0x7F).all())
+
+
+def test_programs_that_were_loaded_and_never_ran_are_measured(
+    records: Records, tmp_path: Path
+) -> None:
+    first = opened()
+    programs = first.save_programs(tmp_path / "saved.programs")
+    second = made(plan=first.plan)
+    assert second.load_programs(programs)
+    assert profile(second, records).measured
 
 
 def test_an_interrupt_keeps_what_is_done_and_the_next_call_goes_on(records: Records) -> None:

@@ -106,6 +106,8 @@ class ProfiledCall:
 
 def survey(session: GraphSession, program: Program) -> tuple[ProfiledCall, ...]:
     """What each call of a program is, in order."""
+    if program.origin is None:  # read from a file, or stopped on its way
+        program.move_to(program.made_at)
     origin = program.origin
     assert origin is not None
     streamed = streams(session.pool.parameter_bytes)
