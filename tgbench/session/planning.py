@@ -443,7 +443,7 @@ class Planning:
         return logged("searched", replace(made, records=self.costs.basis), began_ns)
 
     def seen(self, happened: Iterable[Bucket]) -> Runs:
-        """The classes of what happened, where each came last; raises TraceError as a search does."""
+        """The classes of what happened, where each came last; TraceError as of a search."""
         found = self._trace(happened).workload
         return [Spot(kind, found.seen[kind][1]) for kind in found.kinds]
 
