@@ -103,8 +103,8 @@ def _begin(mark: Path) -> None:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
-            env=environment(),
-        )  # fmt: skip  (another copy of the package has another mark)
+            env=environment(),  # another copy of the package has another mark
+        )
     except OSError:  # no process can be started
         _CODE.is_there = True
 

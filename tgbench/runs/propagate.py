@@ -619,29 +619,32 @@ def covered(call: Call, region: Region, keep: Region | Left) -> Region:
 def _pays(call: Call, a: Box, b: Box, hull: Box, apart_ns: float) -> bool:
     """Whether the hull of two boxes takes no longer than both of them.
 
-    Where they move apart, what is found at one place is to pay at all others that it serves: their
-    hull is taken as far as it is no longer than a power of two, which few programs differ by.
+    Where they move apart, what is found at one place is to pay at all others that it serves: they
+    are joined over as wide a gap as a power of two, which few programs differ by.
     """
-    lengths = hull.extents
+    gaps = [start - stop for (_, stop), (start, _) in zip(a, b, strict=True)]
     moving = [
         i
-        for i, (mine, other, length) in enumerate(zip(a, b, lengths, strict=True))
-        if mine != other and type(length) is Moving and not moves_freely(length)
+        for i, (mine, other, gap) in enumerate(zip(a, b, gaps, strict=True))
+        if mine != other and type(gap) is Moving and not moves_freely(gap)
     ]
     if not moving:
         return rough_ns(call, hull) <= apart_ns
-    numbers, shape = list(map(value_of, lengths)), call.out.shape
+    numbers, shape = list(map(value_of, hull.extents)), call.out.shape
+    here = {i: value_of(gaps[i]) for i in moving}
 
     def takes_ns(most: Mapping[int, int]) -> float:
-        sides = zip(map(most.get, range(len(shape)), numbers), shape, strict=True)
+        """Over gaps so wide."""
+        lengths = (n + most.get(i, 0) - here.get(i, 0) for i, n in enumerate(numbers))
+        sides = zip(lengths, shape, strict=True)
         return rough_ns(call, Box((0, min(length, size)) for length, size in sides))
 
     if len(moving) == 1:
         [axis] = moving
-        powers = (1 << k for k in range(shape[axis].bit_length() + 1))
-        most = max((n for n in powers if takes_ns({axis: n}) <= apart_ns), default=0)
-        return bool(lengths[axis] <= most)
-    round_ = {axis: 1 << (numbers[axis] - 1).bit_length() for axis in moving}
-    if takes_ns(round_) > apart_ns:
+        widths = (0, *(1 << k for k in range(shape[axis].bit_length() + 1)))
+        most = max((width for width in widths if takes_ns({axis: width}) <= apart_ns), default=-1)
+        return bool(gaps[axis] <= most)
+    rounded = {i: 1 << (gap - 1).bit_length() if gap > 0 else 0 for i, gap in here.items()}
+    if takes_ns(rounded) > apart_ns:
         return False
-    return all(lengths[axis] <= most for axis, most in round_.items())
+    return all(gaps[i] <= most for i, most in rounded.items())
