@@ -346,17 +346,6 @@ def test_what_is_joined_pays_wherever_it_serves(first: tuple[int, int], other: i
         assert sum(rough_ns(node.call, box) for box in found.at(at)) <= 2 * least
 
 
-def test_boxes_that_move_apart_in_two_dimensions_are_joined_near_each_other_alone() -> None:
-    g = GraphBuilder()
-    node, u = g.input("x", (64, 64)) + 1.0, [origin_symbol(i) for i in range(4)]
-    patches = [Box(((u[i], u[i] + 2), (u[i + 1], u[i + 1] + 2))) for i in (0, 2)]
-    with record([3, 3, 7, 8]) as guards:
-        assert len(covered(node.call, Region(tuple(patches)), EMPTY)) == 1
-    assert Domain(guards).holds([20, 20, 24, 25])
-    assert not Domain(guards).holds([3, 3, 50, 8])
-    assert not Domain(guards).holds([3, 3, 7, 50])
-
-
 def test_only_what_is_multiplied_by_is_read_whole() -> None:
     g = GraphBuilder()
     x = g.input("x", (512, 64))

@@ -619,32 +619,22 @@ def covered(call: Call, region: Region, keep: Region | Left) -> Region:
 def _pays(call: Call, a: Box, b: Box, hull: Box, apart_ns: float) -> bool:
     """Whether the hull of two boxes takes no longer than both of them.
 
-    Where they move apart, what is found at one place is to pay at all others that it serves: they
-    are joined over as wide a gap as a power of two, which few programs differ by.
+    Where they are rows, say, that move apart, what is found at one place is to pay at all others
+    that it serves: they are joined over as wide a gap as a power of two, which few programs differ
+    by. Boxes that differ in several dimensions are judged by where they are.
     """
-    gaps = [start - stop for (_, stop), (start, _) in zip(a, b, strict=True)]
-    moving = [
-        i
-        for i, (mine, other, gap) in enumerate(zip(a, b, gaps, strict=True))
-        if mine != other and type(gap) is Moving and not moves_freely(gap)
-    ]
-    if not moving:
+    differ = [i for i, (mine, other) in enumerate(zip(a, b, strict=True)) if mine != other]
+    gap = b[differ[0]][0] - a[differ[0]][1] if len(differ) == 1 else 0
+    if type(gap) is not Moving or moves_freely(gap):
         return rough_ns(call, hull) <= apart_ns
-    numbers, shape = list(map(value_of, hull.extents)), call.out.shape
-    here = {i: value_of(gaps[i]) for i in moving}
+    [axis] = differ
+    lengths, size = list(map(value_of, hull.extents)), call.out.shape[axis]
+    both = lengths[axis] - value_of(gap)
 
-    def takes_ns(most: Mapping[int, int]) -> float:
-        """Over gaps so wide."""
-        lengths = (n + most.get(i, 0) - here.get(i, 0) for i, n in enumerate(numbers))
-        sides = zip(lengths, shape, strict=True)
-        return rough_ns(call, Box((0, min(length, size)) for length, size in sides))
+    def takes_ns(width: int) -> float:
+        lengths[axis] = min(both + width, size)
+        return rough_ns(call, Box((0, length) for length in lengths))
 
-    if len(moving) == 1:
-        [axis] = moving
-        widths = (0, *(1 << k for k in range(shape[axis].bit_length() + 1)))
-        most = max((width for width in widths if takes_ns({axis: width}) <= apart_ns), default=-1)
-        return bool(gaps[axis] <= most)
-    rounded = {i: 1 << (gap - 1).bit_length() if gap > 0 else 0 for i, gap in here.items()}
-    if takes_ns(rounded) > apart_ns:
-        return False
-    return all(gaps[i] <= most for i, most in rounded.items())
+    widths = (0, *(1 << k for k in range(size.bit_length() + 1)))
+    most = max((width for width in widths if takes_ns(width) <= apart_ns), default=-1)
+    return bool(gap <= most)
