@@ -363,8 +363,8 @@ def test_only_what_is_multiplied_by_is_read_whole() -> None:
 def test_a_step_holds_at_every_origin_its_guards_allow(merge: bool, data: st.DataObject) -> None:
     """Two runs on moving coordinates equal the same runs on numbers, wherever the guards hold.
 
-    Merging by cost looks at sizes without guards, so with it on, the moved step is executed and
-    checked for what it promises rather than compared.
+    Merging by cost looks at most sizes without guards, so with it on, the moved step is executed
+    and checked for what it promises rather than compared.
     """
     graph, make = data.draw(graphs(most_ops=8))
     inputs = [node for node in graph.inputs.values() if node.rank]

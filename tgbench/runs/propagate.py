@@ -608,15 +608,17 @@ def covered(call: Call, region: Region, keep: Region | Left) -> Region:
     while i + 1 < len(boxes):
         a, b = boxes[i : i + 2]
         hull, apart_ns = a.hull(b), times[i] + times[i + 1]
-        if _pays(call, a, b, hull, apart_ns) and not keep.intersects(Region((hull,))):
-            boxes[i : i + 2], times[i : i + 2] = [hull], [rough_ns(call, hull)]
+        together_ns = rough_ns(call, hull)
+        pays = _pays(call, a, b, hull, together_ns, apart_ns)
+        if pays and not keep.intersects(Region((hull,))):
+            boxes[i : i + 2], times[i : i + 2] = [hull], [together_ns]
             i = max(i - 1, 0)
         else:
             i += 1
     return Region.of(*boxes) if len(boxes) != len(region) else region
 
 
-def _pays(call: Call, a: Box, b: Box, hull: Box, apart_ns: float) -> bool:
+def _pays(call: Call, a: Box, b: Box, hull: Box, together_ns: float, apart_ns: float) -> bool:
     """Whether the hull of two boxes takes no longer than both of them.
 
     Where they are rows, say, that move apart, what is found at one place is to pay at all others
@@ -626,7 +628,7 @@ def _pays(call: Call, a: Box, b: Box, hull: Box, apart_ns: float) -> bool:
     differ = [i for i, (mine, other) in enumerate(zip(a, b, strict=True)) if mine != other]
     gap = b[differ[0]][0] - a[differ[0]][1] if len(differ) == 1 else 0
     if type(gap) is not Moving or moves_freely(gap):
-        return rough_ns(call, hull) <= apart_ns
+        return together_ns <= apart_ns
     [axis] = differ
     lengths, size = list(map(value_of, hull.extents)), call.out.shape[axis]
     both = lengths[axis] - value_of(gap)

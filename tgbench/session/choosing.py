@@ -148,9 +148,9 @@ class Met:
         self.count += runs
         self._last.append(origin)
 
-    def meets(self, domain: Domain) -> bool:
-        """Whether several of the last ones were where guards hold."""
-        return sum(map(domain.holds, self._last)) > 1
+    def others(self, domain: Domain) -> int:
+        """How many of the last ones were where guards hold, but for the one that was asked of."""
+        return max(sum(map(domain.holds, self._last)) - 1, 0)
 
     def share(self, offer: Offer, known: Experience) -> float:
         """The share of them that a program for an offer would have served.
@@ -165,10 +165,7 @@ class Met:
             return (self._last.count(origin) + 1 / offer.rung.places) / (1 + runs)
         if not domains:
             return known.anywhere(offer)
-        right = fmean(
-            max(sum(map(domain.holds, self._last)) - 1, 0) + domain.share(kind.bounds)
-            for domain in domains
-        )
+        right = fmean(self.others(domain) + domain.share(kind.bounds) for domain in domains)
         return right / max(runs, 1)
 
 
@@ -721,7 +718,7 @@ class Measured:
 
     def _is_met(self, kind: BucketClass, domain: Domain) -> bool:
         """Whether runs come where guards hold: at a border, hardly any may."""
-        return domain.share(kind.bounds) >= BORDER or self._came.get(kind, UNMET).meets(domain)
+        return domain.share(kind.bounds) >= BORDER or self._came.get(kind, UNMET).others(domain) > 0
 
     def _choose_soon(self) -> None:
         """There is more to choose from: the last choice does not stand any more."""
