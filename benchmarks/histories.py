@@ -529,7 +529,10 @@ def row(name: str, history: str, found: Mapping[str, Any]) -> list[str]:
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure all subjects; what is there already is not measured again."""
     command = Command("histories", __doc__)
-    command.add_argument("--only", nargs="+", default=list(SUBJECTS), help="names of models")
+    command.add_argument(
+        "--only", nargs="+", default=list(SUBJECTS), choices=SUBJECTS, metavar="NAME",
+        help="models, as the table names them",
+    )  # fmt: skip
     command.add_argument("--runs", type=int, default=RUNS, help="of each history")
     command.add_argument("--again", action="store_true", help="measure what is there already too")
     options, record = command.begin(argv)
