@@ -13,7 +13,7 @@ from tgbench import ops
 from tgbench.base.regions import Box, Region
 from tgbench.graph.graph import GraphBuilder, Node
 from tgbench.memory.storage import ScheduledGraph
-from tgbench.plans.following import Reach, in_between
+from tgbench.plans.following import Reach, in_between, in_sight
 from tgbench.runs.buckets import Bucket
 from tgbench.runs.rules import Rules
 
@@ -71,3 +71,28 @@ def test_what_a_state_becomes_reaches_what_reads_it() -> None:
 
 def rows(start: int, stop: int) -> Region:
     return Region((Box(((start, stop), (0, 4))),))
+
+
+def test_a_line_and_what_lies_beside_it() -> None:
+    """Of each output that has a dimension as long; all of one that has none."""
+    g = GraphBuilder()
+    x = g.input("x", (8, 4))
+    g.output("y", x @ g.parameter("w", (4, 4)))
+    g.output("sum", ops.sum_(x, [0, 1]))
+    graph = g.build()
+    whole = {"y": Region.full((8, 4)), "sum": Region.full(graph.outputs["sum"].shape)}
+    found = in_sight(Bucket.of({"x": rows(7, 8)}, whole), graph)
+    assert found is not None
+    assert dict(found.changed) == {"x": rows(4, 5)}
+    assert dict(found.demand) == {"y": rows(4, 5), "sum": whole["sum"]}
+
+
+def test_nothing_is_in_sight_of_a_part_or_of_everything() -> None:
+    g = GraphBuilder()
+    x = g.input("x", (8, 4))
+    g.output("y", x * 2.0)
+    graph, whole = g.build(), {"y": Region.full((8, 4))}
+    element, everything = Region((Box(((7, 8), (3, 4))),)), Region.full((8, 4))
+    assert in_sight(Bucket.of({"x": rows(7, 8)}, {"y": rows(0, 7)}), graph) is None
+    assert in_sight(Bucket.of({"x": element}, whole), graph) is None
+    assert in_sight(Bucket.of({"x": everything}, whole), graph) is None

@@ -567,6 +567,33 @@ def test_where_runs_are_short_a_choice_stands_for_some_of_them() -> None:
     assert [bool(chooser.again(full, {})) for _ in range(6)] == [True] * 5 + [False]
 
 
+def test_a_choice_stands_for_so_long_also_where_most_runs_need_none() -> None:
+    """One that took a tenth of computing everything, for five such runs, whoever made them."""
+    chooser, own = Measured(_modelled), _program(renews=False)
+    full = _offer(AFRESH, 0, _program())
+    assert full.program is not None
+    for _ in range(20):
+        full.program.use.note(FULL_NS)
+        chooser.ran(full.spot.kind, full.program, FULL_NS)
+        chooser.choose(full, lambda: [], {})
+    chooser.took(FULL_NS // 10)
+    assert chooser.again(full, {}), "it stands"
+    for _ in range(6):
+        chooser.ran(_kind(1), own, FULL_NS)  # has a program, so nobody asks
+    assert not chooser.again(full, {})
+
+
+def test_a_choice_for_less_than_everything_leaves_that_to_be_compared() -> None:
+    """Where what was chosen is not there, or takes longer, computing everything may be quicker."""
+    world = Imagined(making_ns=2 * FULL_NS)
+    while world.run(1) is not EXACTLY:
+        pass
+    chooser = world.chooser
+    chooser._rung, chooser._longest, chooser._skipped, chooser._chosen = EXACTLY, 50, 0, 50
+    chooser._purse.left_ns, chooser._choosing_ns, chooser._ran_ns = 10.0 * FULL_NS, FULL_NS, 0
+    assert serving.ANEW in chooser.again(_offer(EXACTLY, 2), {})
+
+
 def test_what_was_quick_and_is_not_right_any_more_is_news() -> None:
     """A choice to compute everything, made for other runs, does not stand for such a class."""
     world = Imagined(making_ns=2 * FULL_NS)
@@ -574,12 +601,13 @@ def test_what_was_quick_and_is_not_right_any_more_is_news() -> None:
         pass
     chooser, own = world.chooser, world._at(_offer(EXACTLY, 1))
     other = _offer(EXACTLY, 2)
-    chooser._purse.left_ns = 10.0 * FULL_NS
+    chooser._purse.left_ns, chooser._choosing_ns, chooser._ran_ns = 10.0 * FULL_NS, FULL_NS, 0
     chooser._rung, chooser._longest, chooser._skipped = AFRESH, 50, 0
     assert serving.ANEW in chooser.again(other, {}), "it may as well be computed as everything"
     assert serving.ANEW not in chooser.again(own._replace(program=None), {})
     world._choice(own, {})
     chooser._rung, chooser._longest, chooser._skipped = AFRESH, 50, 0
+    chooser._choosing_ns, chooser._ran_ns = FULL_NS, 0
     assert serving.ANEW in chooser.again(own._replace(program=None), {}), "once chosen it is none"
 
 

@@ -229,6 +229,24 @@ def test_changes_that_go_on_are_ready_with_the_first_answer(want: Any) -> None:
     assert any(kind.reaching is not None and not kind.sized for kind in served)
 
 
+def test_who_asked_for_everything_may_look_at_one_row_from_then_on() -> None:
+    """At the word that was typed, or at the one before it, where a word was taken back."""
+    graph, weights = _decoder(tokens=256, width=128)
+    session = tg.GraphSession(graph, weights, making="measured", calibrate=False)
+    random, ids = np.random.default_rng(0), np.zeros(256, np.int64)
+    session.run({"ids": ids})
+    made = session.counters.specialised
+    for at, look in ((100, 100), (101, 101), (101, 100), (101, 101), (40, 40), (40, 39)):
+        ids = ids.copy()
+        ids[at] = random.integers(1, WORDS)
+        found = session.run({"ids": ids}, want=np.s_[look : look + 1])["y"]
+        right = _whole(session, weights, ids)[look : look + 1]
+        np.testing.assert_allclose(found, right, atol=1e-5 * np.abs(right).max())
+        assert session.report().served == "exactly"
+        assert session.report().recomputed < 1 / 32
+    assert session.counters.specialised == made
+
+
 def test_the_ends_of_a_short_batch_are_ready_as_well() -> None:
     """A program for a row in the middle is wrong where nothing is to the one side of it."""
     random, g = np.random.default_rng(0), tg.GraphBuilder()

@@ -1,7 +1,8 @@
 """What may come next, where nothing happened yet: changes that are planned for with a first run.
 
 a run that asks for ─→ the smallest change, with whole lines · a block as large as what is asked
-                       for · all behind some element · an element behind all that is asked for
+                       for · all behind some element · an element behind all that is asked for ·
+                       where all is asked for, a line of which just what lies beside it is looked at
 """
 
 from __future__ import annotations
@@ -159,6 +160,41 @@ def change_behind(bucket: Bucket, scheduled: ScheduledGraph, name: str) -> Bucke
             }
             return Bucket.of({name: Region((Box(sides),))}, demand)
     return None
+
+
+def in_sight(change: Bucket, graph: Graph) -> Bucket | None:
+    """A change of one line moved half-way to the end, where just what lies beside it is looked at:
+    who asked for everything may look at less from then on. None where a part was asked for, or
+    nothing lies beside a line.
+
+    >>> from tgbench.graph.graph import GraphBuilder
+    >>> g = GraphBuilder()
+    >>> g.output("y", g.input("x", (8, 3)) * 2.0)
+    >>> last = Bucket.of({"x": Region((Box(((7, 8), (0, 3))),))}, {"y": Region.full((8, 3))})
+    >>> found = in_sight(last, g.build())
+    >>> found.changed, found.demand
+    ((('x', {[4:5, 0:3]}),), (('y', {[4:5, 0:3]}),))
+    """
+    ((name, (box,)),) = change.changed
+    shape = graph.inputs[name].shape
+    axes = [i for i, (start, stop) in enumerate(box) if stop - start < shape[i]]
+    demand = dict(change.demand)
+    beside = {output: _alike(shape, graph.outputs[output].shape) for output in demand}
+    is_all = all(region == Region.full(graph.outputs[one].shape) for one, region in change.demand)
+    if not is_all or len(axes) != 1:
+        return None
+    (axis,) = axes
+    if all(dims[axis] is None for dims in beside.values()):
+        return None
+    at = shape[axis] // 2
+    for output, dims in beside.items():
+        demand[output] = Region((_line(demand[output].hull(), dims[axis], at),))
+    return Bucket.of({name: Region((_line(box, axis, at),))}, demand)
+
+
+def _line(box: Box, axis: int | None, at: int) -> Box:
+    """What of a box lies at one place along a dimension; all of it where there is none."""
+    return box if axis is None else Box((*box[:axis], (at, at + 1), *box[axis + 1 :]))
 
 
 def _before(region: Region, axis: int | None) -> Region:

@@ -420,6 +420,7 @@ class Measured:
         self.serves_none = False
         self._lack_ns = 0.0  # what making programs took as none was there, but for the first one
         self._rung, self._longest, self._skipped = AFRESH, 0, 0
+        self._ran_ns = 0  # what runs took since the last choice, also those that had a program
         self._is_unsure = False  # whether the last choice was to find out what everything takes
         self._aside: defaultdict[Hashable, float] = defaultdict(float)
         self._runs = 0
@@ -661,8 +662,9 @@ class Measured:
         return self._purse.holds(price, offer.rung.is_afresh)
 
     def waits(self) -> bool:
-        most = self._longest if self.wanted is None else LONGEST  # nothing else may be wanted
-        stands = self._rung.is_afresh and self._skipped < most
+        # where something is wanted already, nothing else may be
+        stands = self._stands if self.wanted is None else self._skipped < LONGEST
+        stands = self._rung.is_afresh and stands
         waits = stands or not self._purse.holds(self._choosing_ns)
         self._skipped += waits
         return waits
@@ -731,10 +733,10 @@ class Measured:
             return CONTINUING if is_news else self._rungs  # what it had is not right here
         if kind in planned and kind not in self._came:
             return ()
-        if self._skipped >= min(self._longest, self._chosen):
+        if not self._stands or self._skipped >= self._chosen:
             return ()
         self._skipped += 1
-        return self._rungs if self._rung.is_afresh else (self._rung, *CONTINUING)
+        return self._rungs
 
     @property
     def _rungs(self) -> Sequence[Rung]:
@@ -750,12 +752,18 @@ class Measured:
     def took(self, took_ns: int) -> None:
         self._purse.pay(took_ns)
         if self._instead_ns < inf:  # where nothing is there, there is little to choose from
-            self._choosing_ns = took_ns
+            self._choosing_ns, self._ran_ns = took_ns, 0
             self._let_stand(self._cost_ns)
         elif not self._chosen:  # slower processors take longer for that as well
             self._choosing_ns = max(self._choosing_ns, FIRST_TIMES * took_ns)
         if self._is_unsure:
             self._choose_soon()
+
+    @property
+    def _stands(self) -> bool:
+        """Whether choosing again would take more of runs since the last choice than it may."""
+        runs_ns = LEAST_RUNNING * self._choosing_ns
+        return self._skipped < self._longest and self._ran_ns < runs_ns
 
     def _let_stand(self, running_ns: float) -> None:
         """How many runs of such a length a choice stands for at most; fewer while few were made."""
@@ -764,6 +772,7 @@ class Measured:
 
     def ran(self, kind: BucketClass, program: Program, took_ns: int) -> None:
         self._runs += 1
+        self._ran_ns += took_ns
         self.serves_none = False
         if self._counts is not None:
             self._count(*self._counts)

@@ -39,6 +39,7 @@ from tgbench.plans.following import (
     change_as_asked,
     change_behind,
     change_onwards,
+    in_sight,
     unit_change,
     whole_lines,
 )
@@ -247,6 +248,14 @@ class Planning:
     def behind(self, bucket: Bucket) -> list[Bucket]:
         """Changes of one element behind all that was asked for."""
         return self._of_inputs(change_behind, bucket)
+
+    def in_sight(self, bucket: Bucket) -> list[Bucket]:
+        """The smallest changes, where all was asked for and just what lies beside them is looked at
+        next, or beside what comes before: of images one looks at all.
+        """
+        lines = () if self.graph.is_of_images else self._lines(bucket)
+        found = (in_sight(one, self.graph) for one in lines)
+        return [one for seen in found if seen is not None for one in (seen, *self.behind(seen))]
 
     def provide(self, bucket: Bucket) -> None:
         """Have room in the next plan, if a budget leaves some, for runs that ask for more than one

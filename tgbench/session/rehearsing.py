@@ -58,19 +58,21 @@ class Rehearser:
     # --- with the first answer -------------------------------------------------------------------
 
     def likely(self, bucket: Bucket) -> list[tuple[Rung, Spot]]:
-        """Runs of any size, that go on to the end, whose change lies behind what is asked for, or
-        is anywhere on an image, which may follow one that is the first.
+        """Runs which may follow one that is the first: of any size, that go on to the end, whose
+        change lies behind what is asked for, is anywhere on an image, or is all that one looks at.
         """
         classify, planning = self.scout.server.classifier.spot, self.planning
         blocks = [classify(one, SIZED.extents) for one in planning.blocks(bucket)]
         onwards = [classify(one, ONWARDS.extents) for one in planning.onwards(bucket)]
         behind = [classify(one) for one in planning.behind(bucket)]
+        in_sight = [classify(one) for one in planning.in_sight(bucket)]
         windows = [classify(one, SWEPT.extents) for one in planning.windows(bucket)]
         return [
             *((SIZED, Spot(kind, kind.ahead(origin))) for kind, origin in blocks),
             *((ONWARDS, spot) for spot in onwards),
             *((EXACTLY, spot) for spot in behind),
             *((SWEPT, spot) for spot in windows),
+            *((EXACTLY, spot) for spot in in_sight),
         ]
 
     def rehearsing(self, likely: Sequence[tuple[Rung, Spot]]) -> Pausing[None]:
