@@ -4,12 +4,13 @@
                                      full      a session that forgets everything before each run
                                      ours      a session
 
-What counts is the processor's time. The first answer of each is told apart; from then on the total
-of ours is compared with that of the better of the two others *at every prefix* of more than ten
-runs, so that nothing is paid now for what may come back later. Now and then all three results are
-compared. Of models that take a while it is said what share of a full run has to be computed again:
-of the first half of the runs, each by a program of its own; by multiply–adds, and by the time that
-its calls take, as few rows read all weights that many do.
+Each is in a process of its own, which nothing ran in before, and follows one history. What counts
+is the processor's time. The first answer of each is told apart; from then on the total of ours is
+compared with that of the better of the two others *at every prefix* of more than ten runs, so that
+nothing is paid now for what may come back later. Now and then all three results are compared. Of
+models that take a while it is said what share of a full run has to be computed again: of the first
+half of the runs, each by a program of its own; by multiply–adds, and by the time that its calls
+take, as few rows read all weights that many do.
 
     python -m benchmarks.histories [--only NAME …] [--runs N] [--again]
 """
@@ -22,7 +23,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -94,6 +95,12 @@ def _typing(x: Array, random: np.random.Generator) -> Iterator[Step]:
             at = at + 1 if at + 1 < x.shape[1] and random.random() > 0.05 else x.shape[1] // 4
             x[0, at] = _fresh(x[0, at], random)
         yield x, np.s_[:, at]
+
+
+def _read_first(x: Array, random: np.random.Generator) -> Iterator[Step]:
+    """The same, where all rows were looked at to begin with."""
+    yield x, None
+    yield from _typing(x, random)
 
 
 def _decoding(x: Array, random: np.random.Generator) -> Iterator[Step]:
@@ -172,6 +179,7 @@ def _fresh(old: Any, random: np.random.Generator) -> Any:
     return random.standard_normal(shape).astype(np.float32)
 
 
+READ_FIRST = "typing, all read first"
 HISTORIES: Mapping[str, Callable[[Array, np.random.Generator], Iterator[Step]]] = {
     "one edit": partial(_edits, 1),
     "two edits": partial(_edits, 2),
@@ -179,6 +187,7 @@ HISTORIES: Mapping[str, Callable[[Array, np.random.Generator], Iterator[Step]]] 
     "one edit, last row": _single_last,
     "one edit, one row": _look,
     "typing": _typing,
+    READ_FIRST: _read_first,
     "decoding": _decoding,
     "blocks": _blocks,
     "insertion": _insertion,
@@ -330,13 +339,17 @@ BOTH_WAYS = ("BertModel", "DebertaV2Model", "ModernBertModel", "FNetModel")
 IMAGES = ("ViTModel", "SwinModel", "ConvNextModel", "ResNetModel", "MobileNetV2Model",
           "SegformerModel")  # fmt: skip
 SUBJECTS: Mapping[str, Subject] = {
-    "GPT-2, 6 × 256, 128 tokens": Subject(_gpt2, (*TEXT, "one edit, last row", "blocks", "chat")),
+    "GPT-2, 6 × 256, 128 tokens": Subject(_gpt2, (*TEXT, READ_FIRST, "one edit, last row", "blocks",
+                                                  "chat")),
     "GPT-2, 2 × 64, 384 tokens": Subject(partial(_gpt2, 2, 64, 384),
                                          ("decoding", "typing", "one edit")),
     "GPT-2, 4 × 128, 128 tokens": Subject(partial(_gpt2, 4, 128, 128), ("decoding", "typing")),
-    "Gemma 3, 6 × 256, windows of 32, 256 tokens": Subject(_gemma, ("typing", "blocks", "chat")),
-    "Mamba, 4 × 256, 128 tokens": Subject(_mamba, ("one edit", "one edit, one row", "typing")),
-    "Qwen3-MoE, 4 × 256, 8 experts, 128 tokens": Subject(_mixture, ("one edit", "typing")),
+    "Gemma 3, 6 × 256, windows of 32, 256 tokens": Subject(_gemma, ("typing", READ_FIRST, "blocks",
+                                                                   "chat")),
+    "Mamba, 4 × 256, 128 tokens": Subject(_mamba, ("one edit", "one edit, one row", "typing",
+                                                       READ_FIRST)),
+    "Qwen3-MoE, 4 × 256, 8 experts, 128 tokens": Subject(_mixture, ("one edit", "typing",
+                                                                    READ_FIRST)),
     "MiniLM's size, 6 × 384, 128 tokens": Subject(partial(_bert, 384, 6, 128), TEXT[:4]),
     "ResNet-18, 224²": Subject(partial(_resnet, (2, 2, 2, 2), "basic"), ("patch",)),
     "ResNet-50, 224²": Subject(partial(_resnet, (3, 4, 6, 3), "bottleneck"), ("patch",)),
@@ -354,43 +367,83 @@ SUBJECTS: Mapping[str, Subject] = {
 QUICK = "GPT2Model"
 
 
-# --- measuring ------------------------------------------------------------------------------------
+# --- one of the three -----------------------------------------------------------------------------
+
+SYSTEMS = "eager", "full", "ours"
 
 
-def measured(
-    subject: Subject, histories: Sequence[str], runs: int, tell: Callable[[str, Any], None]
-) -> None:
-    """Follow histories of a subject; `tell` is given each one's numbers."""
-    module, start = subject.make()
-    imported, import_ns = _timed(lambda: from_torch(module, (torch.from_numpy(start),)))
-    for name in histories:
+class Following:
+    """One system that follows a history by itself.
 
-        def steps(name: str = name) -> Iterator[Step]:
-            return HISTORIES[name](start, np.random.default_rng(7))
-
-        found = followed(module, imported, steps(), runs)
-        found["first_ns"]["load"] += import_ns
-        if found["median_ns"]["eager"] >= LARGE_NS:
-            found |= share(imported, steps(), min(runs, SHARED))
-        tell(name, found)
-
-
-def share(imported: Any, history: Iterator[Step], runs: int) -> dict[str, float]:
-    """What has to be computed again: of multiply–adds, or of what is to be done of other ops; and
-    of the time that its calls take, which are called once more for that.
+    Fields:
+        first_ns: what its first answer took, and what comes before that.
     """
-    session, x, want = GraphSession(imported, making="always"), *next(history)
-    session.run(x, want=want)
-    again, whole = np.zeros(2), np.zeros(2)
-    for _ in range(runs):
-        x, want = next(history)
+
+    def __init__(self, system: str, subject: Subject, history: str) -> None:
+        module, start = subject.make()
+        self._start, self._history = start, history
+        self._steps, self.first_ns = self._anew(), dict[str, int]()
+        self._session: GraphSession | None = None
+        if system != "eager":
+            self._imported, self.first_ns["import"] = _timed(
+                lambda: from_torch(module, (torch.from_numpy(start),))
+            )
+            making = "always" if system == "full" else None
+            opened = partial(GraphSession, self._imported, making=making)
+            self._session, self.first_ns["load"] = _timed(opened)
+        self._run = partial(_eager, module) if self._session is None else self._session.run
+        self._forgets = system == "full"
+        _, self.first_ns["answer"] = self.next()
+        if self._forgets:  # its kernels are tried by then
+            self._steps = self._anew()
+            self.first_ns["answer"] += self.next()[1]
+        self._before = self._counted()
+
+    def _anew(self) -> Iterator[Step]:
+        return HISTORIES[self._history](self._start, np.random.default_rng(7))
+
+    def next(self, is_compared: bool = True) -> tuple[Array | None, int]:
+        """The next run: what it found, if that is to be compared, and what it took."""
+        x, want = next(self._steps)
+        found, took_ns = _timed(partial(self._answer, x, want))
+        return found if is_compared else None, took_ns
+
+    def _answer(self, x: Array, want: Any) -> Array:
+        if self._forgets and self._session is not None:
+            self._session.forget()
+        (found,) = self._run(x, want=want).values()
+        return found
+
+    def counted(self) -> dict[str, int]:
+        """What the session counted since the first answer."""
+        return {name: value - self._before[name] for name, value in self._counted().items()}
+
+    def _counted(self) -> dict[str, int]:
+        return {} if self._session is None else vars(self._session.counters).copy()
+
+    def share(self, runs: int) -> dict[str, float]:
+        """What has to be computed again: of multiply–adds, or of what is to be done of other ops;
+        and of the time that its calls take, which are called once more for that.
+        """
+        session, steps = GraphSession(self._imported, making="always"), self._anew()
+        x, want = next(steps)
         session.run(x, want=want)
-        again += _work(session)
-        session.forget()
-        session.run(x, want=want)
-        whole += _work(session)
-    work, time_ns = again / whole
-    return {"share": float(work), "share_of_time": float(time_ns)}
+        again, whole = np.zeros(2), np.zeros(2)
+        for _ in range(runs):
+            x, want = next(steps)
+            session.run(x, want=want)
+            again += _work(session)
+            session.forget()
+            session.run(x, want=want)
+            whole += _work(session)
+        work, time_ns = again / whole
+        return {"share": float(work), "share_of_time": float(time_ns)}
+
+
+def _eager(module: nn.Module, x: Array, want: Any) -> dict[str, Array]:
+    with torch.inference_mode():
+        found: Array = module(torch.from_numpy(x)).numpy()
+    return {"output": found if want is None else found[want]}
 
 
 def _work(session: GraphSession) -> tuple[float, float]:
@@ -406,57 +459,94 @@ def _call(calls: Sequence[tuple[Callable[..., Any], tuple[Any, ...]]]) -> None:
         function(*arguments)
 
 
-def followed(
-    module: nn.Module, imported: Any, history: Iterator[Step], runs: int
-) -> dict[str, Any]:
-    """The numbers of one history."""
-    first = {}
-
-    def eager(x: Array, want: Any) -> Array:
-        with torch.inference_mode():
-            found: Array = module(torch.from_numpy(x)).numpy()
-        return found if want is None else found[want]
-
-    def full(x: Array, want: Any) -> Array:
-        forgets.forget()
-        return _only(forgets.run(x, want=want))
-
-    def ours(x: Array, want: Any) -> Array:
-        return _only(session.run(x, want=want))
-
-    x, want = next(history)
-    _, first["eager"] = _timed(partial(eager, x, want))
-    forgets = GraphSession(imported, making="always")
-    _, first["full"] = _timed(lambda: (full(x, want), full(x, want)))
-    session, first["load"] = _timed(lambda: GraphSession(imported))
-    _, first["ours"] = _timed(partial(ours, x, want))
-
-    took: dict[str, list[int]] = {"eager": [], "full": [], "ours": []}
-    systems = {"eager": eager, "full": full, "ours": ours}
-    before, worst = vars(session.counters).copy(), 0.0
-    for i in range(runs):
-        x, want = next(history)
-        found = {}
-        for j in range(3):
-            name = list(systems)[(i + j) % 3]
-            found[name], nanoseconds = _timed(partial(systems[name], x, want))
-            took[name].append(nanoseconds)
-        if i % COMPARED == 0:
-            scale = float(np.abs(found["eager"]).max()) or 1.0
-            worst = max(worst, *(float(np.abs(found[n] - found["eager"]).max()) / scale
-                                 for n in ("full", "ours")))  # fmt: skip
-    counted = {k: v - before[k] for k, v in vars(session.counters).items()}
-    return summary(took, first, counted) | {"worst_error": worst}
-
-
-def _only(results: Mapping[str, Array]) -> Array:
-    (found,) = results.values()
-    return found
-
-
 def _timed(call: Callable[[], Any]) -> tuple[Any, int]:
     began = time.process_time_ns()
     return call(), time.process_time_ns() - began
+
+
+class Apart:
+    """The same in a process of its own, which nothing ran in before."""
+
+    def __init__(self, system: str, subject: str, history: str) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._ours, theirs = context.Pipe()
+        self._process = context.Process(target=_serve, args=(theirs, system, subject, history))
+        self._process.start()
+        theirs.close()
+
+    @cached_property
+    def first_ns(self) -> dict[str, int]:
+        return self._received()  # type: ignore[no-any-return]
+
+    def next(self, is_compared: bool = True) -> tuple[Array | None, int]:
+        return self._asked("next", is_compared)  # type: ignore[no-any-return]
+
+    def counted(self) -> dict[str, int]:
+        return self._asked("counted")  # type: ignore[no-any-return]
+
+    def share(self, runs: int) -> dict[str, float]:
+        return self._asked("share", runs)  # type: ignore[no-any-return]
+
+    def _asked(self, *request: Any) -> Any:
+        self._ours.send(request)
+        return self._received()
+
+    def _received(self) -> Any:
+        if not self._ours.poll(LIMIT_S):
+            raise TimeoutError(f"no answer in {LIMIT_S:.0f} s")
+        return self._ours.recv()
+
+    def end(self) -> None:
+        self._process.kill()
+        self._process.join()
+
+
+def _serve(pipe: Any, system: str, subject: str, history: str) -> None:
+    import transformers
+
+    transformers.logging.set_verbosity_error()
+    torch.set_num_threads(1)
+    following = Following(system, SUBJECTS[subject], history)
+    pipe.send(following.first_ns)
+    while True:
+        method, *arguments = pipe.recv()
+        pipe.send(getattr(following, method)(*arguments))
+
+
+# --- measuring ------------------------------------------------------------------------------------
+
+
+def outcome(subject: str, history: str, runs: int) -> dict[str, Any]:
+    """The numbers of a history; each system has a process of its own."""
+    apart = {system: Apart(system, subject, history) for system in SYSTEMS}
+    try:
+        return followed(apart, runs)
+    finally:
+        for one in apart.values():
+            one.end()
+
+
+def followed(systems: Mapping[str, Following | Apart], runs: int) -> dict[str, Any]:
+    """The numbers of one history: a run of each, in turns."""
+    first = {name: one.first_ns["answer"] for name, one in systems.items()}
+    opened = systems["ours"].first_ns
+    first["load"] = opened["import"] + opened["load"]
+    took: dict[str, list[int]] = {name: [] for name in SYSTEMS}
+    worst = 0.0
+    for i in range(runs):
+        found = {}
+        for j in range(len(SYSTEMS)):
+            name = SYSTEMS[(i + j) % len(SYSTEMS)]
+            found[name], took_ns = systems[name].next(i % COMPARED == 0)
+            took[name].append(took_ns)
+        eager, others = found["eager"], (found["full"], found["ours"])
+        if eager is not None:
+            scale = float(np.abs(eager).max()) or 1.0
+            worst = max(worst, *(float(np.abs(one - eager).max()) / scale for one in others))
+    numbers = summary(took, first, systems["ours"].counted()) | {"worst_error": worst}
+    if numbers["median_ns"]["eager"] >= LARGE_NS:
+        numbers |= systems["full"].share(min(runs, SHARED))
+    return numbers
 
 
 def summary(
@@ -482,34 +572,6 @@ def summary(
 
 
 # --- all of them ----------------------------------------------------------------------------------
-
-
-def outcome(
-    name: str, histories: Sequence[str], runs: int, keep: Callable[[str, Any], None]
-) -> None:
-    """Measure a subject in a process of its own, cold; `keep` gets each history's numbers."""
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=_tell, args=(theirs, name, histories, runs))
-    process.start()
-    theirs.close()
-    try:
-        while ours.poll(LIMIT_S):
-            keep(*ours.recv())
-    except EOFError:
-        process.join()
-    finally:
-        process.kill()
-        process.join()
-
-
-def _tell(to: Any, name: str, histories: Sequence[str], runs: int) -> None:
-    import transformers
-
-    transformers.logging.set_verbosity_error()
-    torch.set_num_threads(1)
-    measured(SUBJECTS[name], histories, runs, lambda *found: to.send(found))
-
 
 HEADER = ["model", "history", "eager", "full", "ours, ms", "p99 ÷ full", "total ÷ better",
           "worst prefix", "made", "larger", "first, ms"]  # fmt: skip
@@ -542,11 +604,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         if name in results and not options.again:
             continue
         note(name)
-        found: dict[str, Any] = {}
+        subject, found = SUBJECTS[name], dict[str, Any]()
         if options.quick:  # in this process, which need not be cold
-            measured(SUBJECTS[name], SUBJECTS[name].histories[:1], 4, found.__setitem__)
+            history = subject.histories[0]
+            found[history] = followed({one: Following(one, subject, history) for one in SYSTEMS}, 4)
         else:
-            outcome(name, SUBJECTS[name].histories, options.runs, found.__setitem__)
+            for history in subject.histories:
+                found[history] = outcome(name, history, options.runs)
         results[name] = found
         record.write({"totals": totals(results), "models": results}, options.output)
     rows = [row(name, h, f) for name, found in results.items() for h, f in found.items()]
