@@ -96,3 +96,10 @@ def test_nothing_is_in_sight_of_a_part_or_of_everything() -> None:
     assert in_sight(Bucket.of({"x": rows(7, 8)}, {"y": rows(0, 7)}), graph) is None
     assert in_sight(Bucket.of({"x": element}, whole), graph) is None
     assert in_sight(Bucket.of({"x": everything}, whole), graph) is None
+
+
+def test_of_an_image_one_looks_at_all() -> None:
+    g, shape = GraphBuilder(), (1, 3, 8, 8)
+    g.output("y", g.input("x", shape) * 2.0)
+    line = Region((Box(((0, 1), (0, 3), (7, 8), (0, 8))),))
+    assert in_sight(Bucket.of({"x": line}, {"y": Region.full(shape)}), g.build()) is None

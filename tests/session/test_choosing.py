@@ -550,6 +550,14 @@ def test_what_computing_everything_takes_besides_is_nobodys_fault() -> None:
     assert chooser.besides(own, 900) == 200  # the rest is paid already
 
 
+def test_before_everything_was_computed_the_rest_is_nobodys() -> None:
+    """What it takes besides its calls is not known then; looking is charged in any case."""
+    chooser, own = Measured(_modelled), _program(renews=False)
+    assert chooser.besides(own, 900, 100) == 100
+    assert chooser.besides(_program(renews=True), 300) == 0
+    assert chooser.besides(own, 900, 100) == 100 + 500
+
+
 def test_where_runs_are_short_a_choice_stands_for_some_of_them() -> None:
     chooser = Measured(_modelled)
     full = _offer(AFRESH, 0, _program())

@@ -43,14 +43,27 @@ def test_glances_in_vain_are_few_and_paid_for() -> None:
 
 def test_glances_that_save_more_than_they_take_go_on_whatever_is_owed() -> None:
     glances = Glances(takes_ns=50.0)
-    for _ in range(3 * HOPES):
+    for i in range(3 * HOPES):
         glances.note(60.0, 700.0)
-        assert glances.pay(_purse(-1e12))
+        assert glances.pay(_purse(-900.0))
+        assert glances.pay(_purse(-1e12)) == (i + 1 >= HOPES), "the first ones are not sure"
     seen = 0
     while glances.pay(_purse(-1e12)):  # until they find nothing any more
         glances.note(60.0, None)
         seen += 1
     assert 3 < seen < 3 * HOPES
+
+
+def test_the_first_glances_count_for_no_more_than_the_least_of_them() -> None:
+    """Much is done for the first time; from then on what they take is followed."""
+    glances = Glances()
+    for took_ns in (900.0, 50.0, 800.0):
+        glances.note(took_ns, 700.0)
+    assert glances.takes_ns == 50.0
+    assert glances.pay(_purse(-900.0))
+    for _ in range(30):
+        glances.note(800.0, 700.0)
+    assert not glances.pay(_purse(-1e12))
 
 
 def test_what_is_slower_than_everything_is_not_taken() -> None:

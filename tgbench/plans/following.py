@@ -13,7 +13,7 @@ from functools import cached_property
 from tgbench.base.coords import value_of
 from tgbench.base.regions import Box, Region
 from tgbench.graph.graph import Graph
-from tgbench.memory.storage import ScheduledGraph
+from tgbench.memory.storage import IMAGE_RANK, ScheduledGraph
 from tgbench.runs.buckets import Bucket
 from tgbench.runs.rules import Rules
 
@@ -164,8 +164,8 @@ def change_behind(bucket: Bucket, scheduled: ScheduledGraph, name: str) -> Bucke
 
 def in_sight(change: Bucket, graph: Graph) -> Bucket | None:
     """A change of one line moved half-way to the end, where just what lies beside it is looked at:
-    who asked for everything may look at less from then on. None where a part was asked for, or
-    nothing lies beside a line.
+    who asked for everything may look at less from then on. None where a part was asked for, nothing
+    lies beside a line, or it is one of an image: one looks at all of that.
 
     >>> from tgbench.graph.graph import GraphBuilder
     >>> g = GraphBuilder()
@@ -181,7 +181,7 @@ def in_sight(change: Bucket, graph: Graph) -> Bucket | None:
     demand = dict(change.demand)
     beside = {output: _alike(shape, graph.outputs[output].shape) for output in demand}
     is_all = all(region == Region.full(graph.outputs[one].shape) for one, region in change.demand)
-    if not is_all or len(axes) != 1:
+    if not is_all or len(axes) != 1 or len(shape) >= IMAGE_RANK:
         return None
     (axis,) = axes
     if all(dims[axis] is None for dims in beside.values()):

@@ -867,22 +867,22 @@ class Measured:
         return (self._passed + 1) * LOOKING * self._purse.full_ns
 
     def besides(self, program: Program, took_ns: int, looking_ns: int = 0) -> float:
-        purse, renews = self._purse, program.renews
+        purse, plain, renews = self._purse, self._plain, program.renews
         unpaid_ns = max(took_ns - purse.paid_ns, 0.0)
         looked_ns = min(max(looking_ns - purse.paid_ns, 0.0), unpaid_ns) if looking_ns else 0.0
-        rest_ns = unpaid_ns - looked_ns
-        if renews and rest_ns:
-            self._plain.note(rest_ns)
-            purse.plain_ns = self._plain.time_ns
-        more_ns = looked_ns + max(rest_ns - self._plain.time_ns, 0.0)
+        if renews and not looked_ns:
+            plain.note(unpaid_ns)
+            purse.plain_ns = plain.time_ns
+        # until then nobody knows how much of the rest is the program's
+        more_ns = max(unpaid_ns - plain.time_ns, 0.0) if plain.ran else looked_ns
         if not renews:
             purse.pay(more_ns)
         elif looked_ns:
-            purse.pay(max(looked_ns - self._free_ns, 0.0))
+            purse.pay(max(more_ns - self._free_ns, 0.0))
         purse.paid_ns = 0.0
         if self._glanced is not None:  # what follows from it is a part of what it takes
             rung, glanced_ns = self._glanced
-            self._glanced = rung, max(more_ns, glanced_ns)
+            self._glanced = rung, more_ns if plain.ran else glanced_ns
         has_looked = looked_ns and self._glanced is None
         self._passed = 0 if has_looked else self._passed + 1
         if has_looked:

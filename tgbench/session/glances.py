@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import inf
 
+from tgbench.programs.program import SURE
 from tgbench.session.purse import LATELY, Purse
 
 HOPES = 16  # glances, whether they find anything or not
@@ -38,11 +39,11 @@ class Glances:
 
     def pay(self, purse: Purse) -> bool:
         """Whether they save as much as they take, beside computing everything, or may, and can be
-        paid for.
+        paid for. What the first ones say is not sure: as much may be owed as everything takes.
         """
         takes_ns = self.takes_ns
         if takes_ns <= self.found * (purse.full_ns - self.runs_ns):
-            return True
+            return not self.hopes or purse.room_ns() > -purse.full_ns
         return self.hopes > 0 and takes_ns < inf and purse.holds(takes_ns)
 
     def note(self, took_ns: float, ran_ns: float | None) -> None:
@@ -50,7 +51,10 @@ class Glances:
         self.count += 1
         self.hopes = max(self.hopes - 1, 0)
         share = max(1 / self.count, LATELY)
-        self.takes_ns += (took_ns - self.takes_ns) * share
+        if self.count == 1 or took_ns < self.takes_ns:
+            self.takes_ns = took_ns
+        elif self.count > SURE:  # before that, much is done for the first time
+            self.takes_ns += (took_ns - self.takes_ns) * LATELY
         self.found += ((ran_ns is not None) - self.found) * share
         if ran_ns is not None:
             self.runs_ns += (ran_ns - self.runs_ns) * (share if self.runs_ns else 1.0)

@@ -253,8 +253,7 @@ class Planning:
         """The smallest changes, where all was asked for and just what lies beside them is looked at
         next, or beside what comes before: of images one looks at all.
         """
-        lines = () if self.graph.is_of_images else self._lines(bucket)
-        found = (in_sight(one, self.graph) for one in lines)
+        found = (in_sight(one, self.graph) for one in self._lines(bucket))
         return [one for seen in found if seen is not None for one in (seen, *self.behind(seen))]
 
     def provide(self, bucket: Bucket) -> None:
