@@ -269,7 +269,7 @@ def rounded_rows(
             [  0,   0]], dtype=torch.int8)
     """
     made = torch.empty(shape, dtype=torch.int8)
-    scales = torch.ones(shape[0])
+    scales = torch.ones(shape[0], dtype=torch.float32)
     start = 0
     for block in blocks:
         stop = start + len(block)

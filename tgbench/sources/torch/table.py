@@ -74,7 +74,7 @@ class CallSite:
         return self.builder.constant(
             torch.full(shape, value, dtype=TORCH_DTYPES[dtype]).numpy()
             if dtype != "bfloat16"
-            else torch.full(shape, value).numpy()
+            else torch.full(shape, value, dtype=torch.float32).numpy()
         ).cast(dtype)
 
 
