@@ -411,8 +411,7 @@ class Following:
     def _answer(self, x: Array, want: Any) -> Array:
         if self._forgets and self._session is not None:
             self._session.forget()
-        (found,) = self._run(x, want=want).values()
-        return found
+        return _only(self._run(x, want=want))
 
     def counted(self) -> dict[str, int]:
         """What the session counted since the first answer."""
@@ -438,6 +437,11 @@ class Following:
             whole += _work(session)
         work, time_ns = again / whole
         return {"share": float(work), "share_of_time": float(time_ns)}
+
+
+def _only(results: Mapping[str, Array]) -> Array:
+    (found,) = results.values()
+    return found
 
 
 def _eager(module: nn.Module, x: Array, want: Any) -> dict[str, Array]:
