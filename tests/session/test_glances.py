@@ -64,6 +64,8 @@ def test_the_first_glances_count_for_no_more_than_the_least_of_them() -> None:
     for _ in range(30):
         glances.note(800.0, 700.0)
     assert not glances.pay(_purse(-1e12))
+    glances.note(50.0, 700.0)
+    assert not glances.pay(_purse(-1e12)), "one that is short says no more than another"
 
 
 def test_what_is_slower_than_everything_is_not_taken() -> None:

@@ -22,10 +22,20 @@ from tgbench.kernels.registry import KERNELS, Kernel
 from tgbench.programs import calibrate
 from tgbench.programs.calibrate import Task
 from tgbench.programs.program import Instruction, Program, site_at
+from tgbench.runs.pausing import at_once
 from tgbench.session import trying
 from tgbench.session.planning import Planning
 from tgbench.session.session import GraphSession
-from tgbench.session.trying import AT_ONCE, DRIFT, MOST_KNOWN, SAMPLES, SEEN, SHARE, Tryer
+from tgbench.session.trying import (
+    AT_ONCE,
+    DRIFT,
+    MOST_KNOWN,
+    SAMPLES,
+    SEEN,
+    SHARE,
+    Tryer,
+    Tryout,
+)
 
 ROWS, WIDE, LAYERS = 8, 64, 3
 CALL_NS = 100_000
@@ -182,6 +192,53 @@ def test_nothing_is_tried_that_cannot_be_paid_for(world: World) -> None:
     tryer.left_ns = -1e12
     finish(session, 100)
     assert tryer.tried == tried
+
+
+def test_a_program_is_looked_at_call_by_call_as_runs_pay_for_it(world: World) -> None:
+    """A look at all calls takes longer than many runs do, and a run that paid it all would be slow:
+    none owes more than a step of it, and in the end all was looked at.
+    """
+    session = opened(world)
+    finish(session, 3)
+    tryer, lowerer, looked = tryer_of(session), session.memory.specialiser.lowerer, []
+    again, step_ns = lowerer.again, 2 * CALL_NS
+
+    def slowly(made: Instruction) -> Instruction:
+        world.now_ns += step_ns
+        looked.append(made)
+        return again(made)
+
+    lowerer.again = slowly  # type: ignore[method-assign]
+    owed = [
+        -tryer.left_ns for _ in itertools.takewhile(lambda _: not tryer.tried, go_on(session, 1500))
+    ]
+    assert len(looked) >= LAYERS
+    assert max(owed) <= step_ns
+
+
+def test_a_look_that_is_interrupted_is_begun_again(world: World) -> None:
+    session = opened(world)
+    finish(session, 3)
+    tryer, costs, left = tryer_of(session), tryer_of(session).calibrator.costs, [True]
+    suiting = costs.suiting
+
+    def interrupted(site: Any) -> Any:
+        if left:
+            left.clear()
+            raise KeyboardInterrupt
+        return suiting(site)
+
+    costs.suiting = interrupted  # type: ignore[method-assign]
+    stopped, rng, x = 0, np.random.default_rng(5), np.zeros((ROWS, WIDE), np.float32)
+    for _ in range(1500):
+        row = int(rng.integers(ROWS))
+        x[row] = np.where(x[row] > 0, -1, 1) * rng.integers(1, 3, WIDE)
+        try:
+            assert np.array_equal(session.run({"x": x})["y"], right(x))
+        except KeyboardInterrupt:
+            stopped += 1
+    assert stopped == 1
+    assert tryer.settled
 
 
 def test_a_kernel_that_raises_leaves_results_right_and_is_known_by_it(
@@ -417,7 +474,8 @@ def test_a_kernel_that_suits_few_places_computes_no_other(last: int) -> None:
     before = tryer.before
 
     def looking(program: Program, memory: Any, most: Any) -> None:
-        tryer._exchange(program, range(len(program.instructions)), memory, most)
+        calls = range(len(program.instructions))
+        at_once(tryer._exchanging(program, Tryout(0, most), calls, memory))
         before(program, memory, most)
 
     tryer.before = looking  # type: ignore[method-assign]

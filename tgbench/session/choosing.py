@@ -664,8 +664,7 @@ class Measured:
     def waits(self) -> bool:
         # where something is wanted already, nothing else may be
         stands = self._stands if self.wanted is None else self._skipped < LONGEST
-        stands = self._rung.is_afresh and stands
-        waits = stands or not self._purse.holds(self._choosing_ns)
+        waits = (self._rung.is_afresh and stands) or not self._purse.holds(self._choosing_ns)
         self._skipped += waits
         return waits
 

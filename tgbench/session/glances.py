@@ -51,10 +51,10 @@ class Glances:
         self.count += 1
         self.hopes = max(self.hopes - 1, 0)
         share = max(1 / self.count, LATELY)
-        if self.count == 1 or took_ns < self.takes_ns:
-            self.takes_ns = took_ns
-        elif self.count > SURE:  # before that, much is done for the first time
+        if self.count > SURE:
             self.takes_ns += (took_ns - self.takes_ns) * LATELY
+        elif self.count == 1 or took_ns < self.takes_ns:  # much is done for the first time
+            self.takes_ns = took_ns
         self.found += ((ran_ns is not None) - self.found) * share
         if ran_ns is not None:
             self.runs_ns += (ran_ns - self.runs_ns) * (share if self.runs_ns else 1.0)

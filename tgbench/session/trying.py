@@ -6,9 +6,9 @@
 
 The call that is tried computes what its run needs. So nothing is done twice, results are right to
 the rounding of another kernel, and caches are as a run finds them. What it takes longer than usual,
-and looking for it, is bounded by a hundredth of what runs take, never more than that of a hundred
-runs at once. Where a call that was timed takes much longer, or much less, its kernels are timed
-again: others use the machine, or its clock is another one.
+and looking for it, call by call, is bounded by a hundredth of what runs take, never more than that
+of a hundred runs at once. Where a call that was timed takes much longer, or much less, its kernels
+are timed again: others use the machine, or its clock is another one.
 
 The source of the method is the incremental autotuning of cuTENSOR; what is different here is that
 the time it may take is an amount, and that what it finds is a record.
@@ -17,7 +17,7 @@ the time it may take is an amount, and that what it finds is a record.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
@@ -27,6 +27,7 @@ from tgbench.base.errors import KernelError
 from tgbench.base.memo import Latest
 from tgbench.base.switches import STEPS, tell
 from tgbench.base.words import counted
+from tgbench.costs.model import Estimate
 from tgbench.kernels.binding import once
 from tgbench.kernels.helping import helping
 from tgbench.kernels.registry import Kernel, Prepared, Site, is_by_team, kernel_named
@@ -44,6 +45,7 @@ from tgbench.programs.calibrate import (
 )
 from tgbench.programs.lowering import DoesNotFit
 from tgbench.programs.program import Instruction, Program, called, site_at
+from tgbench.runs.pausing import Paused, Pausing, at_once
 from tgbench.session.memory import Memory
 from tgbench.session.regaining import Regainer
 
@@ -119,12 +121,18 @@ class Tryout:
 
     Fields:
         version: how much was known when it was looked at.
+        most: the largest places where it may be about to run.
+        look: while it is looked at.
+        looked_ns: how long that took so far.
         groups: of courses that are not over.
         watched: a heavy call that was timed.
         needs_ns: what has to be left for the next call of the first course.
     """
 
     version: int
+    most: Sequence[int]
+    look: Paused[None] | None = None
+    looked_ns: int = 0
     groups: list[CallGroup] = field(default_factory=list)
     watched: CallGroup | None = None
     needs_ns: float = 0.0
@@ -187,10 +195,13 @@ class Tryer:
             self._exchange_all(program, memory, most)
             return
         tryout = program.tryout
-        if tryout is None or (tryout.version != self.version and not tryout.groups):
-            takes_ns = self._look_ns * len(program.instructions)
-            if self.left_ns >= min(takes_ns, AT_ONCE * share_ns):  # or all that may be saved up
-                self._paid(self._look, program, memory, most)
+        if tryout is None or (tryout.version != self.version and _is_idle(tryout)):
+            tryout = program.tryout = Tryout(self.version, most)
+            tryout.look = Paused(self._looking(program, tryout, memory))
+        if tryout.look is not None:
+            tryout.most = most
+            if self.left_ns >= min(self._look_ns, AT_ONCE * share_ns):  # or all that is saved up
+                self._look(tryout.look, tryout, program)
         elif not tryout.groups:
             if tryout.watched is not None and program.use.ran % SEEN == 0:
                 tryout.groups.append(tryout.watched)
@@ -285,23 +296,40 @@ class Tryer:
             course.fail(name, error)
         return None
 
-    def _look(self, program: Program, memory: Memory, most: Sequence[int]) -> None:
+    def _look(self, look: Paused[None], tryout: Tryout, program: Program) -> None:
+        """Look at some more calls of a program, as far as what is left goes."""
+        began_ns, until_ns = self.clock(), self.clock() + self.left_ns
+        try:
+            if look.go_on(lambda: self.clock() >= until_ns):
+                tryout.look = None
+        except BaseException:
+            program.tryout = None  # what was stopped cannot go on
+            raise
+        finally:
+            took_ns = self.clock() - began_ns
+            self.left_ns -= took_ns
+            tryout.looked_ns += took_ns
+        if tryout.look is None:
+            self._look_ns = tryout.looked_ns / max(len(program.instructions), 1)
+
+    def _looking(self, program: Program, tryout: Tryout, memory: Memory) -> Pausing[None]:
         """Find the heavy calls of a program: those that another kernel computes quicker, as is
         known by now; those of which too little is known; and one that was timed.
         """
-        began_ns, tryout = self.clock(), Tryout(self.version)
-        found = list(self._heavy(program))
-        self._exchange(program, [i for _, indices in found for i in indices], memory, most)
+        groups, watched = list[CallGroup](), None
+        found = yield from self._weighing(program)
+        indices = [i for _, those in found for i in those]
+        yield from self._exchanging(program, tryout, indices, memory)
         for task, indices in found:
+            yield
             own = program.instructions[indices[0]].kernel
             raced = Task(task.signature, task.sites, self._rivals(task))
             if self._is_open(raced):
-                tryout.groups.append(CallGroup(self._course(raced), indices, own))
-            elif tryout.watched is None:
+                groups.append(CallGroup(self._course(raced), indices, own))
+            elif watched is None:
                 watch = self._watch(task, own)
-                tryout.watched = None if watch is None else CallGroup(watch, indices, own)
-        program.tryout = tryout
-        self._look_ns = (self.clock() - began_ns) / max(len(program.instructions), 1)
+                watched = None if watch is None else CallGroup(watch, indices, own)
+        tryout.groups, tryout.watched = groups, watched
 
     def _rivals(self, task: Task) -> tuple[Kernel, ...]:
         """The kernels that may be the quickest at a call."""
@@ -332,13 +360,14 @@ class Tryer:
         alone = Task(task.signature, task.sites, (kernel,))
         return Watch(alone, found.time_ns) if found.source == "measured" else None
 
-    def _heavy(self, program: Program) -> Iterator[tuple[Task, list[int]]]:
+    def _weighing(self, program: Program) -> Pausing[list[tuple[Task, list[int]]]]:
         """Equal calls by one kernel that make up nearly all of a program, and which they are; the
         heaviest first. Not those of a team: it computes a whole program, or nothing.
         """
         costs, origin = self.calibrator.costs, program.origin or ()
         alike: dict[tuple[str, str], list[int]] = {}
         sites: dict[tuple[str, str], Site] = {}
+        once: dict[tuple[str, str], Estimate] = {}
         with standing(origin):
             for i, made in enumerate(program.instructions):
                 site = made.site
@@ -346,14 +375,15 @@ class Tryer:
                     continue
                 key = costs.signature(site).text, made.kernel
                 alike.setdefault(key, []).append(i)
-                sites.setdefault(key, site)
-            once = {
-                key: costs.of_site(site, kernel_named(site.call.op.name, key[1]))
-                for key, site in sites.items()
-            }
+                if key not in sites:
+                    sites[key] = site
+                    once[key] = costs.of_site(site, kernel_named(site.call.op.name, made.kernel))
+                    yield
         counts = {key: len(indices) for key, indices in alike.items()}
-        for key in heavy(once, counts, LEAST_NS):
-            yield Task(key[0], [site_at(sites[key], origin)]), alike[key]
+        return [
+            (Task(key[0], [site_at(sites[key], origin)]), alike[key])
+            for key in heavy(once, counts, LEAST_NS)
+        ]
 
     # --- what was found --------------------------------------------------------------------------
 
@@ -370,7 +400,8 @@ class Tryer:
             self.version += 1
             self.drift.pop(group.course.task.signature, None)
             memory.specialiser.lowerer.choose_anew()
-        self._exchange(program, group.indices, memory, most)
+        tryout.most = most
+        at_once(self._exchanging(program, tryout, group.indices, memory))
 
     def _compare(self, tryout: Tryout, group: CallGroup, watch: Watch) -> None:
         """Whether a call takes what it took; its kernels are timed again if it does not."""
@@ -387,27 +418,29 @@ class Tryer:
         if len(raced.kernels) > 1:
             tryout.groups.append(group._replace(course=self._course(raced)))
 
-    def _exchange(
-        self, program: Program, indices: Iterable[int], memory: Memory, most: Sequence[int]
-    ) -> None:
+    def _exchanging(
+        self, program: Program, tryout: Tryout, indices: Iterable[int], memory: Memory
+    ) -> Pausing[None]:
         """Have some calls computed by the kernels that would be chosen now, where these suit
         wherever the program is right: it may be about to run at any such place. All, where threads
         may meet: whether they do is decided for all.
         """
         assert program.origin is not None
-        lowerer, changed = memory.specialiser.lowerer, dict[int, Instruction]()
+        lowerer, origin = memory.specialiser.lowerer, program.origin
         if lowerer.teams:
-            self._exchange_all(program, memory, most)
+            self._exchange_all(program, memory, tryout.most)
             return
-        found = set[Guard]()
+        others = dict[int, tuple[Instruction, set[Guard]]]()
         for i in indices:
             made = program.instructions[i]
-            with record(program.origin) as guards:
+            with record(origin) as guards:
                 other = lowerer.again(made)
-            if other.kernel != made.kernel and _hold(guards, program, most):
-                changed[i] = other
-                found |= guards
-        self._put(program, changed, found, memory)
+            if other.kernel != made.kernel:
+                others[i] = other, guards
+            yield
+        suit = {i: one for i, one in others.items() if _hold(one[1], program, tryout.most)}
+        found = set[Guard]().union(*(guards for _, guards in suit.values()))
+        self._put(program, {i: other for i, (other, _) in suit.items()}, found, memory)
 
     def _exchange_all(self, program: Program, memory: Memory, most: Sequence[int]) -> None:
         """The same of all calls together: whether a team computes them is decided for all."""
@@ -431,6 +464,11 @@ class Tryer:
             self.exchanged += len(changed)
             program.exchange(changed, guards, memory.bind)
             tell(STEPS, lambda: f"{counted(len(changed), 'call')} by other kernels from now on")
+
+
+def _is_idle(tryout: Tryout) -> bool:
+    """Whether a program was looked at, and nothing is tried in it."""
+    return tryout.look is None and not tryout.groups
 
 
 def _is_quiet() -> bool:
