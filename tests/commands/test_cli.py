@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from errno import ENOSPC
 
 import pytest
 
@@ -47,6 +48,7 @@ def test_every_command_explains_itself(name: str, capsys: pytest.CaptureFixture[
     [
         (GraphError("this; do that"), 1, "error: this; do that\n"),
         (KeyboardInterrupt(), 130, "\nstopped\n"),
+        (OSError(ENOSPC, "disk full"), 1, "error: disk full: what was to be said is not whole\n"),
     ],
 )
 def test_errors_are_one_line(

@@ -269,11 +269,11 @@ def test_names_have_to_be_there_where_there_are_several() -> None:
         InputError, match=r"inputs is a ndarray.*has x, z; pass it by name: \{'x': …"
     ):
         session.run(values["x"])
-    with pytest.raises(DemandError, match=r"want is a int.*has y, d; pass it by name: \{'y': …"):
+    with pytest.raises(DemandError, match=r"want is an int.*has y, d; pass it by name: \{'y': …"):
         session.run(values, 1)
     with pytest.raises(DemandError, match="want is a str"):
         session.run(values, "y")
-    with pytest.raises(HintError, match=r"changed is a int, .*has x, z"):
+    with pytest.raises(HintError, match=r"changed is an int, .*has x, z"):
         session.run(values, changed=1)
     session.run(values)
 
@@ -380,8 +380,10 @@ def test_what_is_no_function_and_no_file_is_named(session: CheckedSession) -> No
     session.run()
     with pytest.raises(PlanError, match="stop=3 is no function; pass one that is asked"):
         session.session.optimize("search", stop=3)  # type: ignore[arg-type]
+    with pytest.raises(PlanError, match="executor=3 has no `submit`; pass a process pool"):
+        session.session.optimize("search", executor=3)  # type: ignore[arg-type]
     for method in ("save_plan", "save_programs", "load_programs"):
-        with pytest.raises(PlanError, match="path=3 is a int; pass the path of a file"):
+        with pytest.raises(PlanError, match="path=3 is an int; pass the path of a file"):
             getattr(session.session, method)(3)
 
 
@@ -455,7 +457,7 @@ def test_arguments_of_another_kind_are_named() -> None:
     session = GraphSession(graph)
     with pytest.raises(PlanError, match="3 is no plan; pass a Plan"):
         session.adopt(3)  # type: ignore[arg-type]
-    with pytest.raises(PlanError, match="path=3 is a int"):
+    with pytest.raises(PlanError, match="path=3 is an int"):
         session.take(3)  # type: ignore[arg-type]
     paths = session.paths()
     for number in (-1, "a"):
@@ -565,16 +567,20 @@ def test_a_torn_trace_is_mended_and_a_damaged_one_named(tmp_path: Path) -> None:
 
 
 KINDS: dict[str, tuple[dict[str, Any], type[TgbenchError], str]] = {
-    "trace": ({"trace": 5}, TraceError, "trace=5 is a int; pass a Trace or a path"),
-    "arena": ({"arena": 5}, GraphError, "arena=5 is a int; pass a tgbench.Arena"),
+    "trace": ({"trace": 5}, TraceError, "trace=5 is an int; pass a Trace or a path"),
+    "arena": ({"arena": 5}, GraphError, "arena=5 is an int; pass a tgbench.Arena"),
     "path": ({"path": "fast"}, PlanError, "path='fast' is a str; pass what"),
-    "buckets": ({"buckets": 5}, GraphError, "buckets=5 is a int; pass a rounding by input"),
+    "buckets": ({"buckets": 5}, GraphError, "buckets=5 is an int; pass a rounding by input"),
     "weights": ({"weights": [np.zeros(3)]}, WeightsError, "weights are a list; pass"),
     "device": ({"device": 0}, GraphError, "no device '0'; use 'cpu' or 'cuda:0'"),
-    "records": ({"records": 5}, RecordsError, "records=5 is a int; pass a path or a URL"),
+    "records": ({"records": 5}, RecordsError, "records=5 is an int; pass a path or a URL"),
     "ignored": ({"ignore_weights": 5}, WeightsError, "ignore_weights=5 names no weights; pass"),
     "ignored name": ({"ignore_weights": [5]}, WeightsError, "holds 5, which is no name; pass"),
     "tolerance": ({"tolerance": 0}, PlanError, "tolerance=0 allows nothing; pass a number above"),
+    "packed": ({"packed_bytes": "x"}, GraphError, "packed_bytes='x' is not a size; write"),
+    "progress": ({"progress": 3}, PlanError, "progress=3 is no function; pass one that is told"),
+    "calibrate": ({"calibrate": "no"}, PlanError, "calibrate='no' is a str; pass True or False"),
+    "weights_copy": ({"weights_copy": 1}, PlanError, "weights_copy=1 is an int; pass True or"),
     "memory": ({"memory": {"gpu": "1MiB"}}, GraphError, "memory names 'gpu', where the graph"),
 }
 

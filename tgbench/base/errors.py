@@ -7,7 +7,7 @@ from math import inf
 from numbers import Integral, Real
 from typing import Any
 
-from tgbench.base.words import printable, shorten
+from tgbench.base.words import kind_of_value, printable, shorten
 
 LONGEST_MESSAGE = 4000  # characters
 MOST_INTEGER = 1 << 63
@@ -161,10 +161,32 @@ def check_kind(
 
     >>> check_kind(TgbenchError, "arena", 5, str, "pass a name")
     Traceback (most recent call last):
-    tgbench.base.errors.TgbenchError: arena=5 is a int; pass a name
+    tgbench.base.errors.TgbenchError: arena=5 is an int; pass a name
     """
     if given is not None and not isinstance(given, kinds):
-        raise error(f"{what}={shorten(given)} is a {type(given).__name__}; {mend}")
+        raise error(f"{what}={shorten(given)} is {kind_of_value(given)}; {mend}")
+
+
+def check_flag(error: type[TgbenchError], what: str, given: Any) -> None:
+    """Raise an error unless True or False is given: other things count as true, "no" among them.
+
+    >>> check_flag(TgbenchError, "check", "no")
+    Traceback (most recent call last):
+    tgbench.base.errors.TgbenchError: check='no' is a str; pass True or False
+    """
+    if not isinstance(given, bool):
+        raise error(f"{what}={shorten(given)} is {kind_of_value(given)}; pass True or False")
+
+
+def check_callable(error: type[TgbenchError], what: str, given: Any, mend: str) -> None:
+    """Raise an error that says what to pass unless something is given that can be called, or None.
+
+    >>> check_callable(TgbenchError, "stop", 3, "pass one that is asked, or None")
+    Traceback (most recent call last):
+    tgbench.base.errors.TgbenchError: stop=3 is no function; pass one that is asked, or None
+    """
+    if given is not None and not callable(given):
+        raise error(f"{what}={shorten(given)} is no function; {mend}")
 
 
 def check_number(

@@ -80,6 +80,16 @@ def ruled(header: Sequence[str], rows: Sequence[Sequence[str]], right: Container
     return "\n".join(aligned([header, rule, *rows], right))
 
 
+def kind_of_value(value: object) -> str:
+    """The type of a value, with an article.
+
+    >>> kind_of_value(3), kind_of_value("x")
+    ('an int', 'a str')
+    """
+    name = type(value).__name__
+    return f"{'an' if name[:1].lower() in 'aeiou' else 'a'} {name}"
+
+
 def is_name(value: Any) -> bool:
     """Whether a text may name something: a terminal, a picture and a page show it as it is.
 

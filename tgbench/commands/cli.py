@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import errno
 import io
 import re
 import sys
@@ -100,6 +101,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # `tgbench … | head`
         with contextlib.suppress(OSError):
             sys.stdout.close()
+        return 1
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        print(f"error: {error.strerror}: what was to be said is not whole", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("\nstopped", file=sys.stderr)

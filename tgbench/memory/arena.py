@@ -201,7 +201,7 @@ class Arena:
     def __init__(self, device: str = "cpu", size: int | str | None = None) -> None:
         device_of(device, GraphError)
         self.device = device
-        self.budget = Budget.parse(size)
+        self.budget = Budget.parse(size, "size")
         self.grows = self.budget.auto or self.budget.limit_bytes is None
         self.lock = RLock()
         self.last_ran = NOBODY  # whose slices the common part holds

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import torch
 
 from tgbench.base.errors import MOST_INTEGER, GraphError
-from tgbench.base.words import format_bytes
+from tgbench.base.words import format_bytes, shorten
 from tgbench.graph.dims import expanded
 from tgbench.graph.graph import Graph, Weighted, graph_of
 from tgbench.graph.op_table import OPS
@@ -146,10 +146,10 @@ class Budget:
     auto: bool = False
 
     @staticmethod
-    def parse(memory: int | str | None) -> Budget:
+    def parse(memory: int | str | None, what: str = "memory") -> Budget:
         """268435456, "256MiB", "1.5 GB", "auto", "auto:4GiB", or None for no limit.
 
-        Raises GraphError for anything else.
+        Raises GraphError for anything else, by the name of the argument.
 
         >>> Budget.parse("auto:1KiB")
         Budget(limit_bytes=1024, auto=True)
@@ -167,7 +167,9 @@ class Budget:
                     return Budget(count, text.startswith("auto:"))
         elif isinstance(memory, Real) and not isinstance(memory, bool) and _is_count(memory):
             return Budget(int(memory))
-        raise GraphError(f"memory={memory!r} is not a size; write 268435456, '256MiB' or 'auto'")
+        raise GraphError(
+            f"{what}={shorten(memory)} is not a size; write 268435456, '256MiB' or 'auto'"
+        )
 
     def bytes(self, device: str, weights_bytes: int, peak_bytes: int | None) -> int | None:
         """The budget on a device; the arguments as of `left_bytes`."""

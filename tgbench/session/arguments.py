@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from tgbench.base.errors import DemandError, HintError, InputError, TgbenchError
 from tgbench.base.memo import Latest
 from tgbench.base.regions import EMPTY, Region
+from tgbench.base.words import kind_of_value
 from tgbench.graph.graph import Graph, Node
 from tgbench.graph.op_table import FLOATS, OPS, OpDef, numpy_dtype
 from tgbench.runs.buckets import Bucket, BucketSpace, Spot, region_of_index
@@ -297,7 +298,7 @@ def _by_name(
         return dict.fromkeys(known, value)
     example = f"{{{next(iter(known))!r}: …}}" if known else "{}"
     raise error(
-        f"{what} is a {type(value).__name__}, and this graph has {', '.join(known) or 'none'}; "
+        f"{what} is {kind_of_value(value)}, and this graph has {', '.join(known) or 'none'}; "
         f"pass it by name: {example}"
     )
 

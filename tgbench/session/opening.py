@@ -116,7 +116,7 @@ class LoadedGraph:
         scheduled = ScheduledGraph.of(runs)
         read = {**given.parameters, **own.parameters}
         unused = [escape(name) for name in read if name not in runs.parameters]
-        limit = Budget.parse(packed_bytes).limit_bytes
+        limit = Budget.parse(packed_bytes, "packed_bytes").limit_bytes
         _check_devices(scheduled, arena.device, limits or {})
         pool = Pool.load(runs, scheduled, source, arena.device, [*ignored, *unused], limit, limits)
         for device, size in elsewhere_bytes(scheduled).items():

@@ -26,6 +26,7 @@ from tgbench.base.errors import (
     PlanError,
     RecordsError,
     TgbenchError,
+    check_callable,
     check_choice,
     check_kind,
     check_number,
@@ -46,7 +47,7 @@ from tgbench.plans.paths.occasions import PlannedRun
 from tgbench.plans.paths.paths import WITHIN, Path, Paths, Space
 from tgbench.plans.plan import Plan
 from tgbench.plans.retention.workload import Workload
-from tgbench.plans.search.chain import Submits
+from tgbench.plans.search.chain import Submits, check_executor
 from tgbench.plans.search.effort import MODES, Mode
 from tgbench.plans.search.optimiser import Optimiser
 from tgbench.runs.propagate import changes, handed_out, joined
@@ -330,7 +331,7 @@ class SessionPaths:
         records: Records,
         count: int = 50,
         seconds: float | None = None,
-        progress: Progress = lambda done, count, text: None,
+        progress: Progress | None = None,
         *,
         executor: Submits | None = None,
         workers: int = 1,
@@ -351,6 +352,9 @@ class SessionPaths:
         """
         check_number(PlanError, "count", count, whole=True, optional=False)
         check_number(PlanError, "seconds", seconds)
+        check_number(PlanError, "workers", workers, 1, whole=True)
+        check_callable(PlanError, "progress", progress, "pass one that is told what is measured")
+        check_executor(executor)
         _check_records(records)
         until = math.inf if seconds is None else time.monotonic() + seconds
         swept, tried, known, left = 0, set(self._in_vain), 0, seconds
@@ -363,7 +367,8 @@ class SessionPaths:
                     return Sweep(swept, known, "time" if unknown else "")
                 if seconds is not None:
                     left = max(until - time.monotonic(), LEAST_S)
-                progress(known, len(first), str(unknown[0]))
+                if progress is not None:
+                    progress(known, len(first), str(unknown[0]))
                 some = _disjoint(unknown, tried, workers if executor is not None else 1)
                 tried |= {key for path in some for key in _keys(path)}
                 if executor is None:

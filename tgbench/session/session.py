@@ -27,7 +27,15 @@ import torch
 from numpy.typing import NDArray
 
 from tgbench.base.collector import collect_dropped, lasting
-from tgbench.base.errors import ExactnessError, PlanError, check_choice, check_kind, check_number
+from tgbench.base.errors import (
+    ExactnessError,
+    PlanError,
+    check_callable,
+    check_choice,
+    check_flag,
+    check_kind,
+    check_number,
+)
 from tgbench.base.files import is_there
 from tgbench.base.switches import telling
 from tgbench.base.words import shorten
@@ -42,7 +50,7 @@ from tgbench.plans.background.process import BackgroundSearch
 from tgbench.plans.decisions import PlanPath
 from tgbench.plans.paths.chosen import opened
 from tgbench.plans.plan import Plan
-from tgbench.plans.search.chain import Submits
+from tgbench.plans.search.chain import Submits, check_executor
 from tgbench.plans.search.effort import MODES, Effort, Mode
 from tgbench.programs.encoding import Codec
 from tgbench.programs.program_file import ProgramFile, facts
@@ -166,6 +174,9 @@ class GraphSession(Facts):
         check_tolerance(tolerance, exact is not None)
         ignored = check_names(ignore_weights)
         check_number(PlanError, "program_bytes", program_bytes, whole=True, optional=False)
+        check_callable(PlanError, "progress", progress, "pass one that is told each step, or None")
+        check_flag(PlanError, "calibrate", calibrate)
+        check_flag(PlanError, "weights_copy", weights_copy)
         if not isinstance(plan, (Plan, str, Path, NoneType)):
             raise PlanError(f"plan={shorten(plan)} is no plan; pass a Plan or a path")
         check_kind(PlanError, "path", path, PlanPath, "pass what session.paths()[3].chosen() gives")
@@ -401,8 +412,8 @@ class GraphSession(Facts):
         check_number(PlanError, "steps", steps, whole=True)
         check_number(PlanError, "seed", seed, whole=True, optional=False)
         check_number(PlanError, "workers", workers, 1, whole=True)
-        if stop is not None and not callable(stop):
-            raise PlanError(f"stop={shorten(stop)} is no function; pass one that is asked, or None")
+        check_callable(PlanError, "stop", stop, "pass one that is asked, or None")
+        check_executor(executor)
         effort = Effort(30.0 if seconds is None and steps is None else seconds, steps)
         with self.planning.budgeted(budget):
             self._learn()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,7 @@ from plans.paths.test_chosen import LIMITS, inputs, session_of
 from plans.paths.test_paths import layers
 
 from tgbench.base.errors import ExactnessError, InputError, PlanError, RecordsError
+from tgbench.costs.records import Records
 from tgbench.session.paths import SessionPaths
 from tgbench.session.session import GraphSession
 from tgbench.sources.torch import from_torch
@@ -39,25 +42,33 @@ def others() -> SessionPaths:
     return made.paths(limits=LIMITS)
 
 
+def swept(**arguments: Any) -> Any:
+    with TemporaryDirectory() as folder:
+        return paths().sweep(Records(Path(folder) / "found.db"), **arguments)
+
+
 @pytest.mark.parametrize(
     ("ask", "message"),
     [
         (lambda: session().paths(within=0.5), "within=0.5 is not a number of at least 1"),
         (lambda: session().paths(within=NAN), "within=nan is not a number"),
         (lambda: session().paths(within="a"), "within='a' is not a number"),
-        (lambda: session().paths(limits=3), r"limits=3 is a int; pass SaturationLimits"),
-        (lambda: session().paths(samples=3), "samples=3 is a int; pass a list of inputs"),
+        (lambda: session().paths(limits=3), r"limits=3 is an int; pass SaturationLimits"),
+        (lambda: session().paths(samples=3), "samples=3 is an int; pass a list of inputs"),
         (lambda: session().paths(samples=inputs()), "is a dict; pass a list of inputs"),
         (lambda: paths()[True], r"\[True\] names no path"),
         (lambda: paths().graph_at(-1), r"\[-1\] names no path"),
         (lambda: paths().graph_at("a"), r"\['a'\] names no path"),  # type: ignore[arg-type]
         (lambda: paths().filtered(3), "keep=3 is no function"),  # type: ignore[arg-type]
-        (lambda: paths().open(3), "path=3 is a int; pass one of"),  # type: ignore[arg-type]
+        (lambda: paths().open(3), "path=3 is an int; pass one of"),  # type: ignore[arg-type]
         (lambda: paths().open(others()[0]), "is one of another graph"),
         (lambda: paths().take(None), "path=None; pass one of"),  # type: ignore[arg-type]
         (lambda: paths().error(paths()[0].chosen()), "PlanPath; pass one"),  # type: ignore[arg-type]
-        (lambda: paths().race(3), "paths=3 is a int; pass a list"),  # type: ignore[arg-type]
-        (lambda: paths().race([3]), "path=3 is a int; pass one"),  # type: ignore[list-item]
+        (lambda: swept(progress=3), "progress=3 is no function; pass one"),
+        (lambda: swept(executor=3), "executor=3 has no `submit`; pass a process pool"),
+        (lambda: swept(workers=0), "workers=0 is not an integer of at least 1"),
+        (lambda: paths().race(3), "paths=3 is an int; pass a list"),  # type: ignore[arg-type]
+        (lambda: paths().race([3]), "path=3 is an int; pass one"),  # type: ignore[list-item]
         (lambda: paths().race([paths()[0]], 0), "rounds=0 is not an integer of at least 1"),
         (lambda: paths().optimize("best"), "mode='best' is not known"),  # type: ignore[arg-type]
         (lambda: paths().optimize(seconds="a"), "seconds='a' is not"),  # type: ignore[arg-type]

@@ -18,6 +18,8 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from tgbench.base.errors import PlanError
+from tgbench.base.words import shorten
 from tgbench.plans.retention.exact import IntegerProgram
 from tgbench.plans.retention.model import ScoredRetention
 from tgbench.plans.retention.neighbourhoods import FIRST, Neighbourhoods, SolvedWindow
@@ -41,6 +43,19 @@ class Submits(Protocol):
 
     def submit(self, function: Any, /, *arguments: Any) -> Any:
         """Start a call; what it gives has `done()`, `result()` and `cancel()`."""
+
+
+def check_executor(executor: Any) -> None:
+    """Raise PlanError for what nothing can be submitted to.
+
+    >>> check_executor(4)
+    Traceback (most recent call last):
+    tgbench.base.errors.PlanError: executor=4 has no `submit`; pass a process pool or a Dask client
+    """
+    if executor is not None and not callable(getattr(executor, "submit", None)):
+        raise PlanError(
+            f"executor={shorten(executor)} has no `submit`; pass a process pool or a Dask client"
+        )
 
 
 @dataclass(frozen=True)
