@@ -26,6 +26,7 @@ LARGE, SMALL = "gemma3-270m", "gemma3-tiny"
 SYSTEMS = {
     "read": "every weight byte once, as fast as it can be read",
     "tgbench": "**tgbench, the whole `run` call**",
+    "without-numba": "tgbench where numba is not installed",
     "dynamic": "`transformers`, dynamic cache",
     "static": "`transformers`, static cache",
     "onnxruntime": "ONNX Runtime",
@@ -34,6 +35,7 @@ SYSTEMS = {
     "ctranslate2": "CTranslate2",
     "llama.cpp": "llama.cpp",
 }
+OURS = ("read", "tgbench", "without-numba")
 PRECISIONS = {"fp32": 1.0, "bf16": 0.5, "int8": 0.25}  # share of the bytes in float32
 FORWARD = {
     "encoder": "text encoder of MiniLM's sizes, 2 × 64 tokens",
@@ -182,7 +184,7 @@ def _tokens_elsewhere(files: Files) -> str:
 
 def _beside_best(case: Any, precision: str) -> str:
     """Milliseconds a token, and those of the quickest of the others."""
-    systems = [name for name in SYSTEMS if name not in ("read", "tgbench")]
+    systems = [name for name in SYSTEMS if name not in OURS]
     shown = {name: _token(case, name, precision) for name in systems}
     known = {name: float(text) for name, text in shown.items() if text != "–"}
     best = min(known, key=known.__getitem__)
@@ -221,7 +223,7 @@ def _beside(files: Files, name: str) -> str:
     theirs = {
         f"{SYSTEMS.get(name.rpartition('-')[0] or name, name)}": times[name]
         for name in times
-        if name == "dynamic" or name.endswith("-fp32")
+        if name == "dynamic" or (name.endswith("-fp32") and not name.startswith(OURS))
     }
     shown = _and([f"{label} {ms:,.0f}" for label, ms in theirs.items()])
     others = "another process computes" if found["busy"] == 1 else "2 other processes compute"
@@ -249,6 +251,8 @@ def _versions(case: Any) -> str:
     """Of the packages of systems in processes of their own; those that are missing are named so."""
     shown = {}
     for name, peer in case["peers"].items():
+        if name.startswith(OURS):
+            continue
         package, version = next(iter(peer.get("versions", {name: ""}).items()))
         shown[package] = f"`{package}` {_release(version) or 'missing'}"
     return ", ".join(shown.values())

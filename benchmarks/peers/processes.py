@@ -51,6 +51,7 @@ def _each(
 
 
 DECODE = (
+    *_each("without-numba", "tgbench without numba", "without_numba", ("fp32",)),
     *_each("onnxruntime", "ONNX Runtime", "onnx_runtime", ("fp32", "int8")),
     *_each("openvino", "OpenVINO", "open_vino", ("fp32", "bf16", "int8")),
     *_each("jax", "JAX", "jax_step", ("fp32",)),

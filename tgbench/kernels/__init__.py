@@ -14,6 +14,7 @@ from tgbench.kernels.numba import (
 )
 from tgbench.kernels.numba import gathered as gathered_numba
 from tgbench.kernels.numba import recurrent as recurrent_numba
+from tgbench.kernels.numpy import dots
 from tgbench.kernels.onednn import direct, heads, strips
 from tgbench.kernels.onednn.library import library
 from tgbench.kernels.registry import (
@@ -61,9 +62,9 @@ adapters.register_adapters()
 
 __all__ = [
     "ARENA", "KERNELS", "Kernel", "Scratch", "Site", "View", "adapters", "branches", "candidates",
-    "conv", "copied", "copy_", "dense", "depth", "depthwise", "direct", "elementwise", "fill_",
-    "filters", "fused", "gathered", "gathered_numba", "heads", "images", "layout", "opaque",
-    "order", "packed", "panels", "points", "pool", "products", "recurrent", "recurrent_numba",
-    "register", "rows", "rowwise", "rowwise_triton", "scratch_bytes", "stepwise", "strips",
-    "vectors", "widening",
+    "conv", "copied", "copy_", "dense", "depth", "depthwise", "direct", "dots", "elementwise",
+    "fill_", "filters", "fused", "gathered", "gathered_numba", "heads", "images", "layout",
+    "opaque", "order", "packed", "panels", "points", "pool", "products", "recurrent",
+    "recurrent_numba", "register", "rows", "rowwise", "rowwise_triton", "scratch_bytes", "stepwise",
+    "strips", "vectors", "widening",
 ]  # fmt: skip

@@ -1,11 +1,11 @@
 """Matrix products: matmul, linear, gated_linear.
 
 One row times a weight matrix is bound by the bytes of the matrix. On the CPUs measured, BLAS
-streams them 2 × faster when it multiplies two columns than when it multiplies one vector
-(`mm(W, [x x])` against `mv(W, x)`), and few rows faster as columns of `W · xᵀ` than as rows of
-`x · Wᵀ`: hence the `_doubled` and `_columns` kernels, which pay with a little scratch. The loops
-of `numba_cpu` are faster still, up to some ten rows. The costs here are a model of one machine;
-records replace them.
+streams them faster by several threads when it multiplies two columns than when it multiplies one
+vector (`mm(W, [x x])` against `mv(W, x)`), and few rows faster as columns of `W · xᵀ` than as rows
+of `x · Wᵀ`: hence the `_doubled` and `_columns` kernels, which pay with a little scratch. By one
+thread `kernels.numpy.dots` is faster, and the loops of `kernels.numba` are, up to some ten rows.
+The costs here are a model of one machine; records replace them.
 """
 
 from __future__ import annotations

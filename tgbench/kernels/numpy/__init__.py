@@ -1,0 +1,1 @@
+"""Kernels that are calls of NumPy."""
