@@ -8,7 +8,8 @@ Random cases that are no properties (the fuzzer, edits of models) are counted in
 Tests neither read nor write the user's measured times.
 
 What is there before the first test stays until the last: a million objects that searches for
-garbage seldom need to look at.
+garbage seldom need to look at. A test leaves what PyTorch, NumPy and the process are set to as it
+was: what is left on changes what others compute, much later.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ import gc
 import multiprocessing
 import os
 import tempfile
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -44,6 +47,36 @@ for _name, _examples in {"ci": 20, "sweep": 200, "thorough": 2000}.items():
         suppress_health_check=_SLOW,
     )
 settings.load_profile(os.environ.get("TGBENCH_HYPOTHESIS", "ci"))
+
+
+def surroundings() -> dict[str, Any]:
+    """What is set for the process and for this thread."""
+    import numpy as np
+    import torch
+
+    return {
+        "gradients": torch.is_grad_enabled(),
+        "inference mode": torch.is_inference_mode_enabled(),
+        "autocast": torch.is_autocast_enabled("cpu"),
+        "autocast dtype": torch.get_autocast_dtype("cpu"),
+        "default dtype": torch.get_default_dtype(),
+        "default device": torch.get_default_device(),
+        "torch functions": torch._C._is_torch_function_enabled(),
+        "function modes": torch._C._len_torch_function_stack(),
+        "dispatch modes": torch._C._len_torch_dispatch_stack(),
+        "matmul precision": torch.get_float32_matmul_precision(),
+        "threads": torch.get_num_threads(),
+        "numpy's errors": np.geterr(),
+        "folder": os.getcwd(),
+    }
+
+
+@pytest.fixture(autouse=True)
+def _as_it_was() -> Iterator[None]:
+    """No test leaves anything set."""
+    before = surroundings()
+    yield
+    assert surroundings() == before
 
 
 @pytest.fixture
