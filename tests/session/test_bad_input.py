@@ -25,6 +25,7 @@ from strategies import Array
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from tgbench import ops
+from tgbench.base import safetensors
 from tgbench.base.errors import (
     BudgetError,
     DemandError,
@@ -35,6 +36,7 @@ from tgbench.base.errors import (
     KernelError,
     PlanError,
     RecordsError,
+    SearchError,
     TgbenchError,
     TraceError,
     WeightsError,
@@ -416,10 +418,39 @@ def test_runs_to_plan_for_are_pairs(session: CheckedSession, runs: Any) -> None:
         session.session.plan_for(runs)
 
 
-@pytest.mark.parametrize("take", [copy.copy, copy.deepcopy, pickle.dumps])
+TAKES = [copy.copy, copy.deepcopy, pickle.dumps]
+
+
+@pytest.mark.parametrize("take", TAKES)
 def test_a_session_is_not_copied(session: CheckedSession, take: Callable[[Any], Any]) -> None:
     with pytest.raises(PlanError, match=r"cannot be copied or pickled; make another one"):
         take(session.session)
+
+
+@pytest.mark.parametrize("take", TAKES)
+def test_nor_is_what_shares_its_memory_and_its_files(
+    session: CheckedSession, tmp_path: Path, take: Callable[[Any], Any]
+) -> None:
+    """Two owners of one memory would write over each other's, and close each other's files."""
+    session.run()
+    save_file({"w": np.ones(2, np.float32)}, tmp_path / "w.safetensors")
+    trace = Trace(tmp_path / "trace.jsonl")
+    with safetensors.Weights(tmp_path / "w.safetensors") as opened:
+        for whole, error, mend in (
+            (session.session.arena, PlanError, "make another one"),
+            (session.session.report(), PlanError, r"keep str\(report\)"),
+            (session.session.search(), SearchError, "begin another one"),
+            (opened, WeightsError, "open the files again"),
+            (trace, TraceError, "read the file"),
+        ):
+            with pytest.raises(error, match=f"cannot be copied or pickled.*{mend}"):
+                take(whole)
+
+
+def test_a_trace_in_memory_is_copied(session: CheckedSession) -> None:
+    session.run()
+    found = pickle.loads(pickle.dumps(session.session.trace))
+    assert found.calls == session.session.trace.calls
 
 
 def test_a_hint_that_leaves_out_a_change_is_found(session: CheckedSession) -> None:

@@ -27,7 +27,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from reprlib import Repr
-from typing import BinaryIO, TypeAlias
+from typing import Any, BinaryIO, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -464,6 +464,13 @@ class Weights:
                 )
             self._entries[name] = _Entry(info, path, mapped, header.data_start + info.start)
         return header
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """The files are closed with the one that has opened them."""
+        raise WeightsError(
+            "open weights cannot be copied or pickled; open the files again where they are wanted, "
+            "tg.Weights(path)"
+        )
 
     def __enter__(self) -> Weights:
         return self

@@ -216,6 +216,12 @@ class Arena:
     def _allocated(self, size_bytes: int) -> torch.Tensor:
         return memory_of(self.device, size_bytes)
 
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Two arenas of the same bytes would lay sessions over each other's."""
+        raise PlanError(
+            "an arena cannot be copied or pickled; make another one, tg.Arena(device, size)"
+        )
+
     def shows(self, array: NDArray[Any]) -> bool:
         """Whether an array may be a view of the arena's bytes."""
         if self._host[0] is not self.bytes:  # looking at it as an array takes longer than asking

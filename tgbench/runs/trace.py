@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -84,6 +84,15 @@ class Trace:
         trace._weigh()
         trace._report("is left out")
         return trace
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """One that adds to a file is the only one that does."""
+        if self._writer is not None:
+            raise TraceError(
+                "a trace that writes its file cannot be copied or pickled; read the file, "
+                f"Trace.load({str(self.path)!r})"
+            )
+        return super().__reduce_ex__(protocol)
 
     def _report(self, what: str) -> None:
         if self._torn is not None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
+from tgbench.base.errors import PlanError
 from tgbench.base.regions import EMPTY, Region
 from tgbench.base.words import counted, format_time
 from tgbench.graph.graph import Node
@@ -62,6 +64,13 @@ class Report:
     execute_ns: int
     total_ns: int
     propagator: Propagator
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """It tells of a session's program, which lies in the session's memory."""
+        raise PlanError(
+            "a report cannot be copied or pickled, as it shows a program of its session; keep "
+            "str(report), or what `session.trace` holds of the run"
+        )
 
     @property
     def instructions(self) -> int:

@@ -107,6 +107,12 @@ class BackgroundSearch:
         self._inbox = Inbox(task.start_json)
         self._child: _Child | None = None
 
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """It has a process of its own."""
+        raise SearchError(
+            "a search cannot be copied or pickled; begin another one, session.search()"
+        )
+
     @property
     def is_running(self) -> bool:
         return self._inbox.is_running
