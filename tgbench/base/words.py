@@ -131,6 +131,12 @@ def one_or_more(names: str | Sequence[str]) -> Sequence[str]:
 
 
 def shorten(value: Any) -> str:
-    """A value in ASCII, for a message."""
-    text = ascii(value)
+    """A value in ASCII, on one line, for a message.
+
+    >>> class Matrix:
+    ...     __repr__ = lambda self: "[[1, 0],\\n [0, 1]]"
+    >>> shorten(Matrix())
+    '[[1, 0], [0, 1]]'
+    """
+    text = " ".join(line.strip() for line in ascii(value).split("\n"))
     return text if len(text) <= 60 else f"{text[:57]}..."

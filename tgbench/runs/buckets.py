@@ -24,6 +24,7 @@ from tgbench.base.coords import Coord, origin_symbol, swept_symbol, value_of
 from tgbench.base.errors import DemandError, GraphError, check_choice
 from tgbench.base.memo import Allowance, Latest
 from tgbench.base.regions import EMPTY, Box, Region
+from tgbench.base.words import counted, shorten
 from tgbench.graph.graph import Graph
 
 Boxes: TypeAlias = "tuple[tuple[str, Region], ...]"  # by name, sorted, no empty regions
@@ -560,7 +561,10 @@ def region_of_index(index: Any, shape: Sequence[int], what: str) -> Region:
     if isinstance(index, Region):
         inside = Region.full(tuple(shape))
         if any(len(box) != len(shape) for box in index) or not inside.contains(index):
-            raise DemandError(f"{what}: {index} lies outside {list(shape)}")
+            raise DemandError(
+                f"{what}: {shorten(index)} lies outside {list(shape)}; intersect it with "
+                f"Region.full({tuple(shape)})"
+            )
         return index
     if isinstance(index, list):
         return Region.of(*(box for part in index for box in region_of_index(part, shape, what)))
@@ -570,7 +574,10 @@ def region_of_index(index: Any, shape: Sequence[int], what: str) -> Region:
         raise DemandError(f"{what}: `...` stands {len(dots)} times; leave one")
     given = len(parts) - len(dots)
     if given > len(shape):
-        raise DemandError(f"{what}: {given} indices for {len(shape)} dimensions")
+        raise DemandError(
+            f"{what}: {given} indices for {counted(len(shape), 'dimension')}; leave out "
+            f"{given - len(shape)}"
+        )
     for at in dots:
         parts = (*parts[:at], *[slice(None)] * (len(shape) - given), *parts[at + 1 :])
     parts = (*parts, *[slice(None)] * (len(shape) - len(parts)))
@@ -608,13 +615,25 @@ def _interval(part: Any, size: int, what: str) -> tuple[int, int]:
             if bound is None:
                 continue
             if not isinstance(bound, (int, np.integer)):
-                raise DemandError(f"{what}: {bound!r} is not an integer")
+                raise DemandError(
+                    f"{what}: {shorten(bound)} is not an integer; give slices of integers, "
+                    "`np.s_[0, 3:5]`"
+                )
             if not -size <= bound <= size:
-                raise DemandError(f"{what}: {bound} is outside 0..{size}")
+                raise DemandError(
+                    f"{what}: {bound} is outside 0..{size}; end slices where it ends, or leave "
+                    "that out (`3:`)"
+                )
         start, stop, _ = part.indices(size)
         return start, stop
     if isinstance(part, (int, np.integer)) and not isinstance(part, bool):
         if not -size <= part < size:
-            raise DemandError(f"{what}: index {part} is outside 0..{size - 1}")
+            raise DemandError(
+                f"{what}: index {part} is outside 0..{size - 1}; give one of these, or from the "
+                f"end, -{size}..-1"
+            )
         return int(part) % size, int(part) % size + 1
-    raise DemandError(f"{what}: {part!r} is not an integer or a slice (use `np.s_[0, 3:5]`)")
+    raise DemandError(
+        f"{what}: {shorten(part)} is not an integer or a slice (use `np.s_[0, 3:5]`, and a list of "
+        "such for parts that lie apart)"
+    )
