@@ -126,6 +126,7 @@ class FromArrays:
     def __init__(self, arrays: Mapping[str, Any], device: str, as_they_lie: bool) -> None:
         self.arrays, self.device, self.as_they_lie = arrays, device, as_they_lie
         self._copies: dict[tuple[Any, ...], torch.Tensor] = {}
+        self._given: dict[str, Any] = {}  # where bytes lie says which, while they are held
 
     def names(self) -> tuple[str, ...]:
         return tuple(self.arrays)
@@ -137,9 +138,24 @@ class FromArrays:
         count = max(1, CHUNK_BYTES // (4 * node.shape[1]))
         return iter(self._checked(name, node).split(count))
 
+    def _value(self, name: str) -> Any:
+        """What is given, asked for once: some mappings read it from a file each time."""
+        if name not in self._given:
+            self._given[name] = self.arrays[name]
+        return self._given[name]
+
+    def _place(self, name: str) -> tuple[Any, ...]:
+        """Which bytes a weight is."""
+        value = self._value(name)
+        if isinstance(value, torch.Tensor):
+            return value.data_ptr(), value.stride(), value.dtype, value.shape
+        if isinstance(value, np.ndarray):
+            return value.ctypes.data, value.strides, value.dtype, value.shape
+        return (id(value),)
+
     def _dense(self, name: str) -> torch.Tensor:
         """An array as a tensor of numbers that are all there."""
-        value = self.arrays[name]
+        value = self._value(name)
         try:
             if np.ma.is_masked(value):
                 raise ValueError("some of it is masked: call its `filled`")
@@ -167,7 +183,7 @@ class FromArrays:
         value, dtype = self._checked(name, node), TORCH_DTYPES[node.dtype]
         if self.as_they_lie:
             return held_as(name, value, dtype).to(self.device).contiguous()
-        place = value.data_ptr(), value.stride(), value.dtype, value.shape, dtype
+        place = *self._place(name), dtype
         if place not in self._copies:
             copy = torch.empty(value.shape, dtype=dtype, device=self.device)
             self._copies[place] = copy.copy_(held_as(name, value, dtype))

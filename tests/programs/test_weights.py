@@ -1,0 +1,58 @@
+"""Where weights come from: arrays in every form that somebody may have them in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from strategies import Array
+
+from tgbench.graph.graph import Graph, GraphBuilder
+from tgbench.programs.weights import FromArrays
+
+SIZE, COUNT = 64, 6
+
+
+def graph() -> Graph:
+    g = GraphBuilder()
+    for i in range(COUNT):
+        g.output(f"y{i}", g.parameter(f"w{i}", (SIZE, SIZE)) + 1.0)
+    return g.build()
+
+
+def arrays() -> dict[str, Array]:
+    return {f"w{i}": np.full((SIZE, SIZE), i, np.float32) for i in range(COUNT)}
+
+
+def in_a_file(folder: Path) -> Mapping[str, Any]:
+    np.savez(folder / "w.npz", **arrays())
+    found: Mapping[str, Any] = np.load(folder / "w.npz")
+    return found
+
+
+FORMS: dict[str, Callable[[Path], Mapping[str, Any]]] = {
+    "arrays": lambda folder: arrays(),
+    "lists": lambda folder: {name: array.tolist() for name, array in arrays().items()},
+    "lists of arrays": lambda folder: {name: list(array) for name, array in arrays().items()},
+    "read each time": in_a_file,
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_weights_that_lay_at_one_place_after_each_other_are_told_apart(
+    form: str, tmp_path: Path
+) -> None:
+    """What is made of one is let go before the next is made, often of the same bytes."""
+    source, nodes = FromArrays(FORMS[form](tmp_path), "cpu", False), graph().parameters
+    found = [source.tensor(name, node) for name, node in nodes.items()]
+    assert [float(tensor[0, 0]) for tensor in found] == list(range(COUNT))
+
+
+@pytest.mark.parametrize("form", [np.asarray, np.ndarray.tolist])
+def test_what_is_given_by_two_names_is_one_tensor(form: Callable[[Array], Any]) -> None:
+    given = form(arrays()["w1"])
+    source, nodes = FromArrays({"w0": given, "w1": given}, "cpu", False), graph().parameters
+    assert source.tensor("w0", nodes["w0"]) is source.tensor("w1", nodes["w1"])
