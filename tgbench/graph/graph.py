@@ -28,6 +28,7 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
+from tgbench.base.dense import dense
 from tgbench.base.errors import GraphError
 from tgbench.base.known import MOST_KNOWN, ConstantData, Fact, constant_fact, followed
 from tgbench.base.memo import once_each, outlives
@@ -339,9 +340,7 @@ class GraphBuilder:
     def constant(self, array: Any, dtype: str | None = None) -> Node:
         """A value fixed in the graph; raises GraphError for what is no array of numbers."""
         try:
-            if np.ma.is_masked(array):
-                raise ValueError("some of it is masked: call its `filled`")
-            data = np.asarray(array)
+            data, _ = dense(array)
         except (TypeError, ValueError, RuntimeError) as error:
             raise GraphError(f"a constant is no array ({error}); pass a dense one") from error
         if dtype is None or data.dtype.kind not in "biuf":

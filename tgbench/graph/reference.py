@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 import numpy as np
-import torch
 
 import tgbench.graph.ops  # noqa: F401  (fills the op table)
+from tgbench.base.dense import dense
 from tgbench.base.errors import InputError, KernelError
 from tgbench.graph.graph import Graph, Node, Weighted, graph_of
 from tgbench.graph.op_table import Array, numpy_dtype
@@ -64,11 +64,7 @@ def evaluate(
 
 def _weights(module: Weighted) -> dict[str, Array]:
     """The weights that a module's graph reads, bfloat16 ones in float32."""
-    read = {name: module.weights[name].detach().cpu() for name in module.graph.parameters}
-    return {
-        name: (weight.float() if weight.dtype == torch.bfloat16 else weight).numpy()
-        for name, weight in read.items()
-    }
+    return {name: dense(module.weights[name])[0] for name in module.graph.parameters}
 
 
 def _leaf(node: Node, values: Mapping[str, Array]) -> Array:
@@ -80,7 +76,12 @@ def _leaf(node: Node, values: Mapping[str, Array]) -> Array:
         if node.op == "state":
             return np.zeros(node.shape, dtype)
         raise InputError(f"{node.op} {node.name!r} ({node.type}) is missing")
-    given = np.asarray(values[node.name])
+    try:
+        given, _ = dense(values[node.name])
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InputError(
+            f"{node.op} {node.name!r} is no array ({error}); pass a dense array or tensor"
+        ) from error
     if given.shape != node.shape or given.dtype != dtype:
         raise InputError(
             f"{node.op} {node.name!r} is {node.type}, got {given.dtype}{list(given.shape)}"

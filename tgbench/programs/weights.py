@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
+from tgbench.base.dense import dense, tensor_of
 from tgbench.base.errors import WeightsError
 from tgbench.base.safetensors import CHUNK_BYTES, DTYPE_NAMES, TORCH_DTYPES, Weights
 from tgbench.graph.graph import Node
@@ -157,9 +158,8 @@ class FromArrays:
         """An array as a tensor of numbers that are all there."""
         value = self._value(name)
         try:
-            if np.ma.is_masked(value):
-                raise ValueError("some of it is masked: call its `filled`")
-            found = torch.as_tensor(value).detach()
+            is_tensor = isinstance(value, torch.Tensor)
+            found = value.detach() if is_tensor else tensor_of(dense(value)[0])
             if all(found.shape):
                 found[(0,) * found.ndim].item()  # raises where there are no numbers to be had
         except (TypeError, ValueError, RuntimeError) as error:

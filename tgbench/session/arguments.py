@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from tgbench.base.dense import dense
 from tgbench.base.errors import DemandError, HintError, InputError, TgbenchError
 from tgbench.base.memo import Latest
 from tgbench.base.regions import EMPTY, Region
@@ -368,14 +369,7 @@ def _conversion(name: str, node: Node, value: Any) -> str:
 def _read(name: str, value: Any) -> tuple[Array, str]:
     """A value as an array, and the name of its dtype."""
     try:
-        if isinstance(value, torch.Tensor):
-            tensor = value.detach().resolve_conj().resolve_neg().cpu()
-            is_wide = tensor.dtype == torch.bfloat16
-            array = (tensor.float() if is_wide else tensor).numpy()
-            return array, "bfloat16" if is_wide else array.dtype.name
-        if np.ma.is_masked(value):
-            raise ValueError("some of it is masked: call its `filled`")
-        array = np.asarray(value)
+        array, dtype = dense(value)
     except (TypeError, ValueError, RuntimeError) as error:
         raise InputError(
             f"{name} is a {type(value).__name__} that is no array ({error}); pass a dense array, a "
@@ -389,7 +383,7 @@ def _read(name: str, value: Any) -> tuple[Array, str]:
             f"{name} {verb} {_short(first)}, which is no number; pass an array, a tensor or nested "
             "lists of numbers"
         )
-    return array, array.dtype.name
+    return array, dtype
 
 
 def _short(value: Any) -> str:

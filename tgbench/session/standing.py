@@ -277,7 +277,7 @@ class Keeper:
         self.follow_arena()
         memory = self.standing.memory
         if memory is None:
-            value = torch.tensor(array).to(self.arena.device, TORCH_DTYPES[node.dtype])
+            value = torch.from_numpy(array.copy()).to(self.arena.device, TORCH_DTYPES[node.dtype])
             states = {**self.standing.states, node.name: value}
             self.standing = self.standing._replace(states=states)
             return

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from tgbench.base.dense import dense
 from tgbench.base.errors import InputError
 from tgbench.base.safetensors import Weights, save
 from tgbench.base.words import shorten
@@ -101,18 +102,18 @@ def _pair(pair: Any, i: int) -> Pair:
     is_pair = isinstance(pair, (tuple, list)) and len(pair) == 2
     if not is_pair or not all(isinstance(side, Mapping) for side in pair):
         raise InputError(f"pairs[{i}] is not (inputs, outputs), two dicts of arrays by name")
-    inputs, outputs = ({name: as_array(value) for name, value in side.items()} for side in pair)
+    try:
+        inputs, outputs = ({name: as_array(value) for name, value in side.items()} for side in pair)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InputError(
+            f"pairs[{i}] holds what is no array ({error}); pass dense arrays or tensors"
+        ) from error
     return Pair(inputs, outputs)
 
 
 def as_array(value: Any) -> Array:
     """NumPy; bfloat16, which it lacks, as float32."""
-    if isinstance(value, torch.Tensor):
-        value = value.detach().cpu()
-        value = value.float() if value.dtype == torch.bfloat16 else value
-        found: Array = value.numpy()
-        return found
-    return np.asarray(value)
+    return dense(value)[0]
 
 
 def check_outputs(graph: Graph, pair: Pair, where: str) -> None:
