@@ -93,6 +93,22 @@ def test_without_numba_none_of_its_kernels_is_registered(without: dict[str, Any]
     assert len(without["kernels"]) > 40
 
 
+def test_where_numba_compiles_nothing_it_is_as_if_it_were_not_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("NUMBA_DISABLE_JIT", "1")
+    code = (
+        "import numpy as np, tgbench as tg\n"
+        "from tgbench.kernels.registry import KERNELS\n"
+        "g = tg.GraphBuilder()\n"
+        "g.output('y', tg.ops.linear(g.input('x', (1, 3)), g.parameter('w', (2, 3))))\n"
+        "session = tg.GraphSession(g.build(), {'w': np.ones((2, 3), 'f4')})\n"
+        "print(session.run({'x': np.ones((1, 3), 'f4')})['y'].tolist())\n"
+        "print([one.name for some in KERNELS.values() for one in some if 'numba' in one.name])\n"
+    )
+    assert printed(code)[:2] == ["[[3.0, 3.0]]", "[]"]
+
+
 def test_payloads_need_no_widget_package_and_widgets_say_what_to_install(
     without: dict[str, Any],
 ) -> None:

@@ -34,6 +34,9 @@ from tgbench.kernels.numba.sums import (
     sums_wide_1,
 )
 
+if numba.config.DISABLE_JIT:  # loops in Python would be no kernels: as where numba is not there
+    raise ImportError("numba compiles nothing, as NUMBA_DISABLE_JIT is set")
+
 F, U = np.float32, np.uint64
 
 SILU, GELU_TANH, GELU, RELU, TANH, SIGMOID, EXP, HARDSWISH, HARDSIGMOID = range(9)
