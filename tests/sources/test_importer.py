@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import warnings
 import zipfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -1199,3 +1200,12 @@ def test_numbers_that_are_cast_may_pick_rows(dtype: torch.dtype) -> None:
         x[1] = wrong
         with pytest.raises(InputError, match=r"a table with 10; values must be in 0\.\.9"):
             session.run({"inputs_0": x})
+
+
+def test_a_warning_of_pytorch_about_itself_is_no_error_of_an_import() -> None:
+    module, x = of(lambda module, x: F.celu(F.pixel_shuffle(x, 2))), torch.rand(1, 4, 2, 2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        imported = from_torch(module, (x,))
+    found = evaluate(imported, {"inputs_0": x.numpy()})["output"]
+    np.testing.assert_allclose(found, module(x).numpy(), atol=1e-6)

@@ -98,7 +98,7 @@ def _quiet() -> Iterator[Sequence[warnings.WarningMessage]]:
     logger.setLevel(logging.CRITICAL)
     try:
         with warnings.catch_warnings(record=True) as told, redirect_stderr(io.StringIO()):
-            warnings.simplefilter("always", UserWarning)
+            warnings.simplefilter("always")
             yield told
     finally:
         logger.setLevel(level)
