@@ -301,6 +301,20 @@ def test_a_relative_path_stays_where_it_was(
     assert list(Trace.load(tmp_path / "runs.jsonl")) == [COLD]
 
 
+def test_a_relative_path_in_a_folder_that_is_gone_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    folder.rmdir()
+    with pytest.raises(TraceError, match=r"runs\.jsonl: the trace cannot be opened"):
+        Trace("runs.jsonl")
+    with Trace(tmp_path / "runs.jsonl") as trace:
+        trace.append(COLD)
+    assert list(Trace.load(tmp_path / "runs.jsonl")) == [COLD]
+
+
 def test_many_calls_go_out_in_several_batches(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tracefile, "BATCH", 7)
     with Trace(path) as trace:

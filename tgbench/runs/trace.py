@@ -65,8 +65,8 @@ class Trace:
         self._writer: Writer | None = None
         if self.path is None:
             return
-        target = self.path.absolute()  # the working directory may change
         with explained(self.path, "opened"):
+            target = self.path.absolute()  # the working directory may change
             if target.exists():
                 self._calls, self._torn = read(self.path)
                 self._weigh()

@@ -130,8 +130,8 @@ class BackgroundSearch:
     def start(self, seconds: float | None = None, steps: int | None = None) -> None:
         """Search in the background, from the best plan so far; returns at once.
 
-        What earlier legs proved is not proved again. Raises SearchError if it is running, and
-        PlanError for what is no effort.
+        What earlier legs proved is not proved again. Raises SearchError if it is running or no
+        process can be started, and PlanError for what is no effort.
         """
         check_number(PlanError, "seconds", seconds)
         check_number(PlanError, "steps", steps, whole=True)
@@ -139,7 +139,13 @@ class BackgroundSearch:
             raise SearchError("the search is running; stop it first, or wait for its `result()`")
         if self._child is None or not self._child.process.is_alive():
             self.close()
-            self._child = _Child(self.task, self._inbox)
+            try:
+                self._child = _Child(self.task, self._inbox)
+            except OSError as error:
+                raise SearchError(
+                    f"no process can be started for the search ({error}); it takes a working "
+                    "folder that is there, and room for one more process; `optimize` takes none"
+                ) from error
             weakref.finalize(self, _end, self._child.process, self._child.outbox)
         effort = DEFAULT if seconds is None and steps is None else Effort(seconds, steps)
         inbox, leg = self._inbox, self._inbox.begin()
