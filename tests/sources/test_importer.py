@@ -1209,3 +1209,18 @@ def test_a_warning_of_pytorch_about_itself_is_no_error_of_an_import() -> None:
         imported = from_torch(module, (x,))
     found = evaluate(imported, {"inputs_0": x.numpy()})["output"]
     np.testing.assert_allclose(found, module(x).numpy(), atol=1e-6)
+
+
+@pytest.mark.parametrize("share", [False, True])
+def test_a_module_that_was_made_in_inference_mode_is_imported_outside_of_it(share: bool) -> None:
+    with torch.inference_mode():
+        net, image = normed(), torch.rand(2, 3, 4, 4)
+        shuffled = nn.Sequential(net[0], nn.PixelShuffle(1), nn.CELU()).eval()
+    for module in (net, shuffled):  # one is written in other ops
+        session = GraphSession(from_torch(module, (image,), share=share), calibrate=False)
+        for _ in range(3):
+            with torch.inference_mode():
+                image, right = image.flip(2), module(image.flip(2))
+            found = session.run({"input": image})["output"]
+            assert not found.is_inference()
+            assert torch.allclose(found, right, atol=1e-5)

@@ -15,8 +15,8 @@ import re
 import threading
 import traceback
 import warnings
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stderr
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stderr
 from functools import cache
 from typing import Any
 
@@ -51,7 +51,7 @@ def exported_program(
     try:
         with (
             _exporting, torch.no_grad(), _quiet() as told, _row_by_row(module),
-            _with_its_buffers(module), _masks_as_given(),
+            _with_its_buffers(module), _masks_as_given(), _as_made(module.parameters()),
         ):  # fmt: skip
             found = torch.export.export(module, checked, dict(kwargs or {}), strict=False)
     except Exception as error:
@@ -153,6 +153,12 @@ def _with_its_buffers(module: nn.Module) -> Iterator[None]:
         for part, buffers in before:
             part._buffers.clear()
             part._buffers.update(buffers)
+
+
+def _as_made(parameters: Iterable[nn.Parameter]) -> AbstractContextManager[Any]:
+    """PyTorch exports parameters that were made in inference mode in that mode alone."""
+    is_inference = any(parameter.is_inference() for parameter in parameters)
+    return torch._C._InferenceMode(True) if is_inference else nullcontext()
 
 
 def check_inputs(args: Any, kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -298,7 +304,7 @@ def _decompositions_of_pytorch() -> Mapping[Any, Any]:
 
 def _written_in_others(exported: ExportedProgram, table: dict[Any, Any]) -> ExportedProgram:
     try:
-        with _exporting, _quiet():
+        with _exporting, _quiet(), _as_made(exported.parameters()):
             written: ExportedProgram = exported.run_decompositions(table)
             return written
     except Exception as error:
