@@ -53,6 +53,7 @@ def surroundings() -> dict[str, Any]:
     """What is set for the process and for this thread."""
     import numpy as np
     import torch
+    from torch.utils import _device
 
     return {
         "gradients": torch.is_grad_enabled(),
@@ -60,7 +61,7 @@ def surroundings() -> dict[str, Any]:
         "autocast": torch.is_autocast_enabled("cpu"),
         "autocast dtype": torch.get_autocast_dtype("cpu"),
         "default dtype": torch.get_default_dtype(),
-        "default device": torch.get_default_device(),
+        "default device": _device.CURRENT_DEVICE,
         "torch functions": torch._C._is_torch_function_enabled(),
         "function modes": torch._C._len_torch_function_stack(),
         "dispatch modes": torch._C._len_torch_dispatch_stack(),

@@ -13,10 +13,12 @@ import numpy as np
 import tgbench.graph.ops  # noqa: F401  (fills the op table)
 from tgbench.base.dense import dense
 from tgbench.base.errors import InputError, KernelError
+from tgbench.base.surroundings import plainly
 from tgbench.graph.graph import Graph, Node, Weighted, graph_of
 from tgbench.graph.op_table import Array, numpy_dtype
 
 
+@plainly
 def evaluate(
     graph: Graph | Weighted, values: Mapping[str, Array], nodes: Iterable[str] | None = None
 ) -> dict[str, Array]:

@@ -33,6 +33,7 @@ from numpy.typing import NDArray
 
 from tgbench.base.errors import BudgetError, GraphError, PlanError
 from tgbench.base.safetensors import device_of
+from tgbench.base.surroundings import plainly
 from tgbench.base.words import format_bytes
 from tgbench.graph.op_table import ITEMSIZE
 from tgbench.memory.estimate import Budget, resident_bytes
@@ -198,6 +199,7 @@ class Arena:
     Raises GraphError for a size that is none, and a device that is not there.
     """
 
+    @plainly
     def __init__(self, device: str = "cpu", size: int | str | None = None) -> None:
         device_of(device, GraphError)
         self.device = device

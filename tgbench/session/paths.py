@@ -33,6 +33,7 @@ from tgbench.base.errors import (
 )
 from tgbench.base.machine import Machine
 from tgbench.base.regions import Region
+from tgbench.base.surroundings import plainly
 from tgbench.base.words import Progress, counted, format_bytes, format_time, shorten
 from tgbench.costs.model import CostModel
 from tgbench.costs.records import Record, Records
@@ -225,6 +226,7 @@ class SessionPaths:
             )
         return (path for path in self if keep(path))
 
+    @plainly
     def open(self, path: Path) -> GraphSession:
         """A session that runs a path, over the same weights, with memory as it needs."""
         self._check_path(path)
@@ -233,6 +235,7 @@ class SessionPaths:
         opened.costs.pins = path.kernels
         return opened
 
+    @plainly
     def race(self, paths: Sequence[Path], rounds: int = ROUNDS) -> list[float]:
         """What whole runs of some paths take, beside each other: nanoseconds of the mean run.
 
@@ -300,6 +303,7 @@ class SessionPaths:
 
     # --- time -------------------------------------------------------------------------------------
 
+    @plainly
     def measure(self, path: Path, records: Records, seconds: float | None = None) -> Profile:
         """Time the kernels of a path in its own programs, where the records know nothing of them.
 
@@ -326,6 +330,7 @@ class SessionPaths:
                 vars(self).pop(made, None)
             self._learnt = costs, costs.version, found
 
+    @plainly
     def sweep(
         self,
         records: Records,
@@ -435,6 +440,7 @@ class SessionPaths:
 
     # --- error ------------------------------------------------------------------------------------
 
+    @plainly
     def error(self, path: Path) -> float:
         """The largest relative error of any output on the samples, beside float64.
 
@@ -526,6 +532,7 @@ class SessionPaths:
 
     # --- together with a plan ---------------------------------------------------------------------
 
+    @plainly
     def optimize(
         self,
         mode: Mode = "search",
@@ -599,6 +606,7 @@ class SessionPaths:
                 seen.add(path.graph.fingerprint)
                 yield path
 
+    @plainly
     def take(self, path: Path) -> None:
         """Let the session compute by a path from now on; see `GraphSession.take`."""
         self._check_path(path)

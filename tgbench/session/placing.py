@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from tgbench.base.errors import GraphError
 from tgbench.base.regions import Box
 from tgbench.base.safetensors import device_of
+from tgbench.base.surroundings import plainly
 from tgbench.base.words import format_time
 from tgbench.costs.link import Link
 from tgbench.costs.model import CostModel, lying_site
@@ -73,6 +74,7 @@ class Placing:
         return "\n".join([str(self.found), *links])
 
 
+@plainly
 def place(
     model: Graph | Imported,
     memory: Sizes,

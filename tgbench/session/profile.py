@@ -26,6 +26,7 @@ import torch
 
 from tgbench.base.errors import ExactnessError
 from tgbench.base.machine import Machine, computes_alone
+from tgbench.base.surroundings import plainly
 from tgbench.base.words import Progress, counted
 from tgbench.costs.model import SENTINEL_NS, CostModel, Estimate, modelled_ns, total
 from tgbench.costs.probe import relative_error
@@ -245,6 +246,7 @@ class Profile:
     __repr__ = __str__
 
 
+@plainly
 def profile(
     session: GraphSession,
     records: Records,

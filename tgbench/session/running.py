@@ -699,13 +699,13 @@ class Runner:
         notes = self.keeper.noted(program, spot.origin, run.bucket.changed, before)
         return Standing(memory, memory.held, NONE, True, valid, spot, pending, notes)
 
-    def abandon(self, request: Request | None) -> None:
+    def abandon(self, asked: Sequence[Request]) -> None:
         """Whatever a run has written is taken back before the next one, though it was at its end.
 
         Until it has handed its results out it was none: who asks again must not find states that
         have advanced already.
         """
-        if request is not None and self._ended is request:
+        if any(self._ended is request for request in asked):
             self.keeper.forget()
 
     # --- ahead of time ---------------------------------------------------------------------------

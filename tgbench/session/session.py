@@ -37,6 +37,7 @@ from tgbench.base.errors import (
     check_number,
 )
 from tgbench.base.files import is_there
+from tgbench.base.surroundings import apart, is_plain, plainly
 from tgbench.base.switches import telling
 from tgbench.base.words import shorten
 from tgbench.costs.nearby import Nearby
@@ -69,7 +70,7 @@ from tgbench.session.opening import (
     check_tolerance,
 )
 from tgbench.session.planning import Planning, Retain, Search, parsed
-from tgbench.session.running import Runner
+from tgbench.session.running import Request, Runner
 from tgbench.session.standing import Keeper
 from tgbench.sources.torch.imported import Imported
 
@@ -142,6 +143,7 @@ class GraphSession(Facts):
     optimize_async: ClassVar[Callable[..., Any]]
     paths: ClassVar[Callable[..., Any]]
 
+    @plainly
     def __init__(
         self,
         graph: Graph | Imported,
@@ -243,6 +245,7 @@ class GraphSession(Facts):
         self.runner = self.runs_by(self.planning, self.keeper, self.reader, self.trace)
         self.counters = self.runner.counters
 
+    @plainly
     def take(self, path: PlanPath | None) -> None:
         """Compute by another path from now on; None for the graph as it was given.
 
@@ -306,6 +309,7 @@ class GraphSession(Facts):
         """Another budget, where one is given; taken back if what is done under it fails."""
         return self.planning.budgeted(budget)
 
+    @plainly
     def plan_for(self, runs: Iterable[tuple[Mapping[str, Any], Mapping[str, Any] | None]]) -> Plan:
         """Plan for runs that have not happened yet, so that none of them has to plan anew.
 
@@ -343,6 +347,7 @@ class GraphSession(Facts):
         self.plan.save(target)
         return target
 
+    @plainly
     def save_programs(self, path: str | Path | None = None) -> Path:
         """Write the programs that were made, atomically; beside the plan if no path is given.
 
@@ -353,6 +358,7 @@ class GraphSession(Facts):
             file.save(self.programs, self.costs.of_steps)
         return file.path
 
+    @plainly
     def load_programs(self, path: str | Path | None = None) -> int:
         """Take over programs that were saved for the plan in force; returns how many.
 
@@ -377,6 +383,7 @@ class GraphSession(Facts):
             Path(path), right_for, Codec(self.memory.specialiser.lowerer), self.states
         )
 
+    @plainly
     def optimize(
         self,
         mode: Mode = "search",
@@ -431,6 +438,7 @@ class GraphSession(Facts):
         planner = self.planning.planner(self.scheduled)
         self.planning.calibrate(planner, self.runner.happened)
 
+    @plainly
     def search(self, mode: Mode = "search", *, seed: int = 0, workers: int = 1) -> BackgroundSearch:
         """The search of `optimize` in a process of its own, not started yet.
 
@@ -448,6 +456,7 @@ class GraphSession(Facts):
             self.planning.task(self.runner.happened, start), mode, seed, workers
         )
 
+    @plainly
     def adopt(self, plan: Plan) -> None:
         """Put a plan for this graph in force; raises PlanError for one that does not fit."""
         if not isinstance(plan, Plan):
@@ -457,6 +466,7 @@ class GraphSession(Facts):
             self.planning.take_over(found)
             self.keeper.install(found)
 
+    @plainly
     def prepare(self, seconds: float | None = None) -> int:
         """Make programs ahead of time for the planned classes, largest slices first.
 
@@ -476,6 +486,7 @@ class GraphSession(Facts):
             self.keeper.follow_arena()
             return self.runner.prepare(seconds)
 
+    @plainly
     def release(self) -> None:
         """Give the session's bytes back to the arena.
 
@@ -489,6 +500,7 @@ class GraphSession(Facts):
 
     # --- states ----------------------------------------------------------------------------------
 
+    @plainly
     def state_value(self, name: str) -> Array:
         """A copy of what a state holds now; before the first run, what it begins with: 0, or the
         first value of an imported module's buffer.
@@ -503,6 +515,7 @@ class GraphSession(Facts):
                     return first.copy()
             return self.keeper.state_value(node)
 
+    @plainly
     def set_state(self, name: str, value: Any) -> None:
         """Let a state hold `value`, of its shape and dtype; the next run sees what changed.
 
@@ -515,12 +528,14 @@ class GraphSession(Facts):
             if flag is not None:
                 self.keeper.set_state(flag, np.ones((), bool))
 
+    @plainly
     def reset_states(self) -> None:
         """Let every state hold again what it begins with."""
         with self.arena.lock:
             for node in self.graph.states.values():
                 self.keeper.set_state(node, np.zeros(node.shape, numpy_dtype(node.dtype)))
 
+    @plainly
     def forget(self) -> None:
         """Drop everything that is remembered of earlier runs; the next one computes afresh."""
         with self.arena.lock:
@@ -565,17 +580,33 @@ class GraphSession(Facts):
             shared with a module (`from_torch`) that were changed in place. Whatever stops a run, an
             interrupt too, inputs and states are what they were before it.
         """
-        request = None
+        asked: list[Request] = []
         try:
             with self.arena.lock:
-                self.keeper.follow_arena()
-                began_ns = time.perf_counter_ns()
-                self.pool.check_unchanged()
-                if self.exactness is not None:
-                    self.exactness.check_threads()
-                request = self.runner.request(inputs, want, changed, check, copy, keep)
-                return self.runner.run(request, began_ns)
+                if is_plain():
+                    return self._run(asked, inputs, want, changed, check, copy, keep)
+                return apart(self._run, asked, inputs, want, changed, check, copy, keep)
         except BaseException:  # results that were not handed out came of no run
             with self.arena.lock:
-                self.runner.abandon(request)
+                self.runner.abandon(asked)
             raise
+
+    def _run(
+        self,
+        asked: list[Request],
+        inputs: Any,
+        want: Any,
+        changed: Any,
+        check: bool,
+        copy: bool,
+        keep: bool,
+    ) -> dict[str, Any]:
+        """`run`, where its caller has set nothing; what is asked for is added to `asked`."""
+        self.keeper.follow_arena()
+        began_ns = time.perf_counter_ns()
+        self.pool.check_unchanged()
+        if self.exactness is not None:
+            self.exactness.check_threads()
+        request = self.runner.request(inputs, want, changed, check, copy, keep)
+        asked.append(request)
+        return self.runner.run(request, began_ns)

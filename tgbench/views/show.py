@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from tgbench.base.regions import Box, Region
+from tgbench.base.surroundings import plainly
 from tgbench.base.words import counted, format_bytes, format_time
 from tgbench.costs.records import Records
 from tgbench.graph.graph import Graph
@@ -85,6 +86,7 @@ def _has_kernel() -> bool:
 # --- what sessions can do in a notebook -----------------------------------------------------------
 
 
+@plainly
 def explore(session: GraphSession, **more: Any) -> Any:
     """All of this session on one screen; see `views.panels.screen`.
 
@@ -95,6 +97,7 @@ def explore(session: GraphSession, **more: Any) -> Any:
     return open_screen(session, **more)
 
 
+@plainly
 def timeline(session: GraphSession) -> Any:
     """The memory map of this session alone, to look at and to change by hand.
 
@@ -110,6 +113,7 @@ def optimize_async(session: GraphSession, *arguments: Any, **more: Any) -> Any:
     return begin(session, *arguments, **more)
 
 
+@plainly
 def paths(session: GraphSession, tolerance: float | None = None, **more: Any) -> SessionPaths:
     """Every way to compute this graph, cheapest first, for the runs that are planned for.
 

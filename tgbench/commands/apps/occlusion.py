@@ -29,6 +29,7 @@ from torch import nn
 
 from tgbench.base.errors import ImporterError, InputError
 from tgbench.base.regions import EMPTY, Box, Region
+from tgbench.base.surroundings import plainly
 from tgbench.base.words import Progress, counted, format_time
 from tgbench.graph.graph import Node
 from tgbench.session.choosing import Making
@@ -167,6 +168,7 @@ class OcclusionMap:
         return {"text/plain": str(self), "image/svg+xml": self.heatmap.to_svg()}
 
 
+@plainly
 def occlusion(
     model: GraphSession | nn.Module,
     image: npt.ArrayLike | torch.Tensor,

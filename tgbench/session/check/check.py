@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tgbench.base.errors import InputError, check_number
+from tgbench.base.surroundings import plainly
 from tgbench.base.words import Progress
 from tgbench.graph.holding import may_round
 from tgbench.session.check.compare import Array, difference, tolerance_of
@@ -19,6 +20,7 @@ from tgbench.session.check.report import Blame, Cause, CheckReport, OutputCheck
 from tgbench.session.session import GraphSession
 
 
+@plainly
 def check(
     session: GraphSession,
     pairs: Pairs | Any,

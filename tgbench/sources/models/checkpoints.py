@@ -26,6 +26,7 @@ import torch
 from tgbench.base.atomic import atomic_path
 from tgbench.base.errors import WeightsError
 from tgbench.base.safetensors import TORCH_DTYPES, save_streamed
+from tgbench.base.surroundings import plainly
 
 Config: TypeAlias = dict[str, Any]
 
@@ -159,6 +160,7 @@ def bert_reduced(**overrides: Any) -> Config:
     return _override(MINILM | small, overrides)
 
 
+@plainly
 def gemma3_checkpoint(
     directory: str | os.PathLike[str], config: Config, seed: int = 0, dtype: str = "float32"
 ) -> Path:
@@ -179,6 +181,7 @@ def gemma3_checkpoint(
     return _write(directory, config, _gemma3_draws, "Gemma3ForCausalLM", seed, dtype)
 
 
+@plainly
 def bert_checkpoint(
     directory: str | os.PathLike[str], config: Config, seed: int = 0, dtype: str = "float32"
 ) -> Path:

@@ -23,6 +23,7 @@ from typing import Any
 import torch
 
 from tgbench.base.errors import GraphError
+from tgbench.base.surroundings import plainly
 from tgbench.base.words import shorten
 from tgbench.graph import ops
 from tgbench.graph.graph import Graph, GraphBuilder, Node
@@ -159,6 +160,7 @@ def _rope(config: Mapping[str, Any], kind: str) -> Rope:
     return Rope(theta, number_of(given, "factor") if form == "linear" else 1.0)
 
 
+@plainly
 def gemma3(config: Source, tokens: Dim, batch: int = 1, dtype: str = "float32") -> Graph:
     """Gemma 3 over `tokens` positions: logits of every position from the ids of all.
 

@@ -25,6 +25,7 @@ import tgbench.sources.torch.rows.neural
 import tgbench.sources.torch.rows.recurrent
 import tgbench.sources.torch.rows.reduction  # noqa: F401  (these fill the table)
 from tgbench.base.errors import ImporterError, TgbenchError
+from tgbench.base.surroundings import plainly
 from tgbench.base.words import one_or_more, shorten
 from tgbench.graph.ops.opaque.aten import refusal
 from tgbench.graph.recognise import recognise
@@ -47,6 +48,7 @@ STAYING = ("aten.grid_sampler.default",)
 MOST_CONSTANT_BYTES = 1 << 28  # of what a file has PyTorch compute beforehand
 
 
+@plainly
 def from_torch(
     module: nn.Module | ExportedProgram,
     example_inputs: Sequence[Any] = (),
@@ -96,6 +98,7 @@ def from_torch(
     return replace(imported, weights=weights, shared=share)
 
 
+@plainly
 def from_pt2(path: str | os.PathLike[str], *, names: Mapping[str, str] | None = None) -> Imported:
     """The graph in a file that `torch.export.save` wrote; nothing in the file is executed.
 
@@ -118,6 +121,7 @@ def from_pt2(path: str | os.PathLike[str], *, names: Mapping[str, str] | None = 
         ) from error
 
 
+@plainly
 def supported(
     module: nn.Module | ExportedProgram,
     example_inputs: Sequence[Any] = (),

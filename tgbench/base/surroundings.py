@@ -1,0 +1,108 @@
+"""What a caller has set around a call, for PyTorch: nothing of ours is computed otherwise by it.
+
+Autocast rounds what is multiplied, inference mode makes tensors that nobody may write into outside
+of it, and modes (a default device is one) make tensors elsewhere, or others in their place. Where
+any of these is on, what the package does is done with all of them off.
+
+What is put back is said outright and may be said twice, so that an interrupt in any line leaves
+none of it undone; and nothing that gives way in its middle (a generator) may be called like this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from inspect import isgeneratorfunction
+from typing import Any, ParamSpec, TypeVar
+
+import torch
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_autocasts = torch._C._is_any_autocast_enabled
+_is_inference = torch.is_inference_mode_enabled
+_count_functions = torch._C._len_torch_function_stack
+_count_dispatches = torch._C._len_torch_dispatch_stack
+
+
+def is_plain() -> bool:
+    """Whether nothing of that is set; a run asks, so this takes no longer than it has to."""
+    return not (_autocasts() or _is_inference() or _count_functions() or _count_dispatches())
+
+
+def plainly(function: Callable[P, R]) -> Callable[P, R]:
+    """A function that does what it does whatever its caller has set.
+
+    >>> @plainly
+    ... def product(x):
+    ...     return x @ x
+    >>> with torch.autocast("cpu", dtype=torch.bfloat16), torch.device("meta"):
+    ...     found = product(torch.ones(2, 2, device="cpu"))
+    >>> found.dtype, found.device
+    (torch.float32, device(type='cpu'))
+    """
+    assert not isgeneratorfunction(function), "others run before a generator is over"
+
+    @wraps(function)
+    def called(*args: P.args, **kwargs: P.kwargs) -> R:
+        return function(*args, **kwargs) if is_plain() else apart(function, *args, **kwargs)
+
+    return called
+
+
+def apart(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    """Call, with nothing set meanwhile."""
+    surroundings = _Surroundings()
+    try:
+        try:
+            surroundings.leave()
+            return function(*args, **kwargs)
+        finally:
+            surroundings.enter()
+    finally:  # an interrupt may have come while that was done
+        surroundings.enter()
+
+
+class _Surroundings:
+    """What is set for this thread, to be left and entered again."""
+
+    def __init__(self) -> None:
+        self.functions, self.dispatches = _functions(), _dispatches()
+        self.autocast: Any = torch._C._DisableAutocast()
+        self.inference: Any = None
+
+    def leave(self) -> None:
+        _put_away()
+        if _is_inference():
+            self.inference = torch._C._InferenceMode(False)  # is in force from here on
+        self.autocast.__enter__()
+
+    def enter(self) -> None:
+        """The other way round, as each of these puts back all keys that it has found."""
+        self.autocast.__exit__(None, None, None)
+        if self.inference is not None:
+            self.inference.__exit__(None, None, None)
+        if (_functions(), _dispatches()) == (self.functions, self.dispatches):
+            return
+        _put_away()
+        for mode in self.functions:
+            torch._C._push_on_torch_function_stack(mode)
+        for mode in self.dispatches:
+            torch._C._push_on_torch_dispatch_stack(mode)
+
+
+def _functions() -> list[Any]:
+    return [torch._C._get_function_stack_at(i) for i in range(_count_functions())]
+
+
+def _dispatches() -> list[Any]:
+    return [torch._C._get_dispatch_stack_at(i) for i in range(_count_dispatches())]
+
+
+def _put_away() -> None:
+    """No mode is on from here on."""
+    while _count_functions():
+        torch._C._pop_torch_function_stack()
+    while _count_dispatches():
+        torch._C._pop_torch_dispatch_stack(None)
