@@ -394,9 +394,6 @@ class Following:
         self._run = partial(_eager, module) if self._session is None else self._session.run
         self._forgets = system == "full"
         _, self.first_ns["answer"] = self.next()
-        if self._forgets:  # its kernels are tried by then
-            self._steps = self._anew()
-            self.first_ns["answer"] += self.next()[1]
         self._before = self._counted()
 
     def _anew(self) -> Iterator[Step]:
