@@ -81,6 +81,7 @@ def test_what_meets() -> None:
     product, activation = site_of("linear", layers()), site_of("relu", layers())
     meeting = {kernel.name: kernel.meets(product) for kernel in candidates(product)}
     assert not meeting.pop("linear_numba")
+    assert not meeting.pop("linear_row_dots")
     assert meeting["linear_columns"]
     assert all(meeting.values())
     assert not any(kernel.meets(activation) for kernel in candidates(activation))
@@ -99,7 +100,7 @@ class Costs(CostModel):
 
     def of_site(self, site: Site, kernel: Kernel) -> Estimate:
         found = super().of_site(site, kernel)
-        is_alone = kernel.name.endswith("_numba") or site.call.op.name == "relu"
+        is_alone = not kernel.meets(site) or site.call.op.name == "relu"
         return replace(found, time_ns=self.alone_ns if is_alone else self.library_ns)
 
 

@@ -16,7 +16,9 @@ from places import ROOT
 from tgbench.graph.op_table import OPS
 
 PACKAGE = ROOT / "tgbench"
-KERNELS = ("kernels/numba/", "kernels/onednn/", "kernels/torch/", "kernels/triton/")
+KERNELS = (
+    "kernels/numba/", "kernels/numpy/", "kernels/onednn/", "kernels/torch/", "kernels/triton/"
+)  # fmt: skip
 AT_HOME = ("graph/ops/", "graph/recognise/", "graph/rewrite/", *KERNELS, "sources/")
 BUILDS = ("apply", "_binary", "_operator")
 HOMONYMS = {  # words that mean something else there

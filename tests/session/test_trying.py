@@ -22,7 +22,6 @@ from tgbench.kernels.registry import KERNELS, Kernel
 from tgbench.programs import calibrate
 from tgbench.programs.calibrate import Task
 from tgbench.programs.program import Instruction, Program, site_at
-from tgbench.runs.pausing import at_once
 from tgbench.session import trying
 from tgbench.session.planning import Planning
 from tgbench.session.session import GraphSession
@@ -34,7 +33,6 @@ from tgbench.session.trying import (
     SEEN,
     SHARE,
     Tryer,
-    Tryout,
 )
 
 ROWS, WIDE, LAYERS = 8, 64, 3
@@ -474,8 +472,7 @@ def test_a_kernel_that_suits_few_places_computes_no_other(last: int) -> None:
     before = tryer.before
 
     def looking(program: Program, memory: Any, most: Any) -> None:
-        calls = range(len(program.instructions))
-        at_once(tryer._exchanging(program, Tryout(0, most), calls, memory))
+        tryer._exchange(program, range(len(program.instructions)), memory, most)
         before(program, memory, most)
 
     tryer.before = looking  # type: ignore[method-assign]

@@ -319,7 +319,7 @@ class Tryer:
         groups, watched = list[CallGroup](), None
         found = yield from self._weighing(program)
         indices = [i for _, those in found for i in those]
-        yield from self._exchanging(program, tryout, indices, memory)
+        yield from self._exchanging(program, indices, memory, lambda: tryout.most)
         for task, indices in found:
             yield
             own = program.instructions[indices[0]].kernel
@@ -400,8 +400,7 @@ class Tryer:
             self.version += 1
             self.drift.pop(group.course.task.signature, None)
             memory.specialiser.lowerer.choose_anew()
-        tryout.most = most
-        at_once(self._exchanging(program, tryout, group.indices, memory))
+        self._exchange(program, group.indices, memory, most)
 
     def _compare(self, tryout: Tryout, group: CallGroup, watch: Watch) -> None:
         """Whether a call takes what it took; its kernels are timed again if it does not."""
@@ -418,17 +417,27 @@ class Tryer:
         if len(raced.kernels) > 1:
             tryout.groups.append(group._replace(course=self._course(raced)))
 
-    def _exchanging(
-        self, program: Program, tryout: Tryout, indices: Iterable[int], memory: Memory
-    ) -> Pausing[None]:
+    def _exchange(
+        self, program: Program, indices: Iterable[int], memory: Memory, most: Sequence[int]
+    ) -> None:
         """Have some calls computed by the kernels that would be chosen now, where these suit
         wherever the program is right: it may be about to run at any such place. All, where threads
         may meet: whether they do is decided for all.
         """
+        at_once(self._exchanging(program, indices, memory, lambda: most))
+
+    def _exchanging(
+        self,
+        program: Program,
+        indices: Iterable[int],
+        memory: Memory,
+        most: Callable[[], Sequence[int]],
+    ) -> Pausing[None]:
+        """The same; where it may be about to run is asked in the end."""
         assert program.origin is not None
         lowerer, origin = memory.specialiser.lowerer, program.origin
         if lowerer.teams:
-            self._exchange_all(program, memory, tryout.most)
+            self._exchange_all(program, memory, most())
             return
         others = dict[int, tuple[Instruction, set[Guard]]]()
         for i in indices:
@@ -438,7 +447,7 @@ class Tryer:
             if other.kernel != made.kernel:
                 others[i] = other, guards
             yield
-        suit = {i: one for i, one in others.items() if _hold(one[1], program, tryout.most)}
+        suit = {i: one for i, one in others.items() if _hold(one[1], program, most())}
         found = set[Guard]().union(*(guards for _, guards in suit.values()))
         self._put(program, {i: other for i, (other, _) in suit.items()}, found, memory)
 

@@ -21,7 +21,7 @@ from tgbench.kernels.views import Bound, is_single, line
 
 DTYPES = ("float32", "float64")
 LONGEST = 10_000  # numbers of a line: BLAS shares longer ones among threads of its own
-STREAM = 45.0  # bytes of a weight matrix a nanosecond
+STREAM = 36.0  # bytes of a weight matrix a nanosecond
 
 Array = NDArray[Any]
 

@@ -153,7 +153,7 @@ def _row_cost(site: Site) -> float:
 
 def _doubled_cost(site: Site) -> float:
     p = product_of(site)
-    share = 0.4 if value_of(p.depth) <= 1024 else 0.6 if value_of(p.depth) <= 2048 else 0.85
+    share = 0.5 if value_of(p.depth) <= 1024 else 0.6 if value_of(p.depth) <= 2048 else 0.85
     columns = value_of(p.columns) * len(p.weights)
     return CALL_NS * (4 * len(p.weights)) + share * p.weight_bytes / 16.0 + columns
 
