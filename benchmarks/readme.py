@@ -442,8 +442,9 @@ def _histories(files: Files) -> str:
     ]  # fmt: skip
     return "\n\n".join(
         (
-            f"Histories that do not repeat, {runs} runs each from the second on, one thread; "
-            f"{_where(found, True)}: the "
+            f"Histories that do not repeat, {runs} runs each from the second on, one thread, each "
+            "system in a process of its own, a run of each in turns, so that caches are cold where "
+            f"a run begins; {_where(found, True)}: the "
             "total over that of PyTorch or of our own full runs, whichever is less; the worst "
             "that it was after any number of runs from ten on; what share of a full run has to be "
             "computed again, by programs for exactly that (of multiply–adds, and of the time that "
