@@ -19,6 +19,7 @@ import multiprocessing
 import os
 import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -78,6 +79,15 @@ def _as_it_was() -> Iterator[None]:
     before = surroundings()
     yield
     assert surroundings() == before
+
+
+@pytest.fixture
+def in_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The working folder is gone."""
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    folder.rmdir()
 
 
 @pytest.fixture

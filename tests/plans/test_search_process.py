@@ -367,14 +367,10 @@ def test_errors_of_the_other_process_are_raised_here() -> None:
         assert caught.value.nodes
 
 
-@pytest.mark.usefixtures("forked")
+@pytest.mark.usefixtures("forked", "in_no_folder")
 def test_a_search_in_a_folder_that_is_gone_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = tmp_path / "gone"
-    folder.mkdir()
-    monkeypatch.chdir(folder)
-    folder.rmdir()
     with background() as search:
         with pytest.raises(SearchError, match="a working folder that is there"):
             search.start(steps=1)

@@ -301,13 +301,8 @@ def test_a_relative_path_stays_where_it_was(
     assert list(Trace.load(tmp_path / "runs.jsonl")) == [COLD]
 
 
-def test_a_relative_path_in_a_folder_that_is_gone_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = tmp_path / "gone"
-    folder.mkdir()
-    monkeypatch.chdir(folder)
-    folder.rmdir()
+@pytest.mark.usefixtures("in_no_folder")
+def test_a_relative_path_in_a_folder_that_is_gone_is_named(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match=r"runs\.jsonl: the trace cannot be opened"):
         Trace("runs.jsonl")
     with Trace(tmp_path / "runs.jsonl") as trace:

@@ -298,7 +298,8 @@ class Tryer:
 
     def _look(self, look: Paused[None], tryout: Tryout, program: Program) -> None:
         """Look at some more calls of a program, as far as what is left goes."""
-        began_ns, until_ns = self.clock(), self.clock() + self.left_ns
+        began_ns = self.clock()
+        until_ns = began_ns + self.left_ns
         try:
             if look.go_on(lambda: self.clock() >= until_ns):
                 tryout.look = None

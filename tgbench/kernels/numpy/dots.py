@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tgbench.kernels.registry import ONE, Host, Kernel, Scratch, Site, View, register
+from tgbench.kernels.registry import ONE, Host, Kernel, Site, View, register
 from tgbench.kernels.torch.elementwise import CALL_NS
-from tgbench.kernels.torch.products import ACTIVATIONS, product_of, rows_of
+from tgbench.kernels.torch.products import ACTIVATIONS, one_row, product_of, rows_of
 from tgbench.kernels.views import Bound, is_single, line
 
 DTYPES = ("float32", "float64")
@@ -64,22 +64,18 @@ def _gated_dots(
 
 
 def _bind_gated(site: Site, scratch: tuple[View, ...]) -> Bound:
-    p, (wide,), out = product_of(site), scratch, line(product_of(site).out)
+    p, (wide,) = product_of(site), scratch
+    out = line(p.out)
     return _gated_dots, (
         ACTIVATIONS[site.call.attrs["activation"]], *map(Host, p.weights), Host(line(p.x)),
         Host(out), Host(wide), out, wide,
     )  # fmt: skip
 
 
-def _one_row(site: Site) -> tuple[Scratch, ...]:
-    p = product_of(site)
-    return (((p.columns,), p.dtype),)
-
-
 register(Kernel("linear_row_dots", "linear", _takes, _cost, _bind, devices=("cpu",), threads=ONE))
 register(
     Kernel(
-        "gated_linear_row_dots", "gated_linear", _takes, _cost, _bind_gated, _one_row, ("cpu",),
+        "gated_linear_row_dots", "gated_linear", _takes, _cost, _bind_gated, one_row, ("cpu",),
         threads=ONE,
     )
 )  # fmt: skip

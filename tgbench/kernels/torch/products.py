@@ -493,13 +493,14 @@ def _one_product(site: Site) -> tuple[Scratch, ...]:
     return (((p.rows, p.columns), p.dtype),)
 
 
-def _one_row(site: Site) -> tuple[Scratch, ...]:
+def one_row(site: Site) -> tuple[Scratch, ...]:
+    """Scratch memory for one of two products, of one row."""
     p = product_of(site)
     return (((p.columns,), p.dtype),)
 
 
 register(
-    Kernel("gated_linear_row", "gated_linear", _takes_row, _row_cost, _bind_gated_row, _one_row)
+    Kernel("gated_linear_row", "gated_linear", _takes_row, _row_cost, _bind_gated_row, one_row)
 )
 register(
     Kernel(
