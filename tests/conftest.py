@@ -56,6 +56,8 @@ def surroundings() -> dict[str, Any]:
     import torch
     from torch.utils import _device
 
+    from tgbench.base import once
+
     return {
         "gradients": torch.is_grad_enabled(),
         "inference mode": torch.is_inference_mode_enabled(),
@@ -70,6 +72,7 @@ def surroundings() -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "numpy's errors": np.geterr(),
         "folder": os.getcwd(),
+        "compiling": once.is_put_off(),
     }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -112,7 +113,7 @@ def test_waiting_for_processors_is_told() -> None:
     told, waited = list[bool](), iter([0, LEAST_NS])
     waiting = Waiting(lambda: next(waited), lambda seconds: None, lambda: told.append(True))
     with threads(2):
-        waiting.begins()
+        waiting.begins(time.perf_counter_ns())
         waiting.ends(LEAST_NS)
     assert told == [True]
 

@@ -72,7 +72,7 @@ class Machine:
 
     def run(self, took_ns: int, waited_ns: int) -> bool:
         """Whether threads are asleep after a run whose threads waited for so long."""
-        self.waiting.begins()
+        self.waiting.begins(time.perf_counter_ns())
         self.waited_ns += waited_ns
         self.waiting.ends(took_ns)
         return self.waiting.is_asleep
@@ -130,7 +130,7 @@ def test_not_looked_at_all_the_time() -> None:
 
     there = Waiting(waited)
     for _ in range(50):
-        there.begins()
+        there.begins(time.perf_counter_ns())
         there.ends(LEAST_NS)
     assert len(asked) == 2
 
@@ -160,7 +160,7 @@ def test_another_runtime_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(waiting, "runtime", lambda: None)
     waited = iter((0, 10**10))
     there = Waiting(lambda: next(waited))
-    there.begins()
+    there.begins(time.perf_counter_ns())
     there.ends(10**9)
     assert not there.is_asleep
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import pickle
 import subprocess
 import sys
+import weakref
 from collections.abc import Iterator
 from itertools import islice, product
 from typing import Any, get_args
@@ -16,15 +18,17 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-import tgbench.graph.ops  # noqa: F401  registers the op table
+from tgbench import ops  # registers the op table
 from tgbench.base.coords import Moving, standing
 from tgbench.base.errors import DemandError, GraphError
+from tgbench.base.memo import Allowance
 from tgbench.base.regions import EMPTY, Box, Region
 from tgbench.graph.graph import Graph, GraphBuilder
 from tgbench.runs.buckets import (
     Bucket,
     BucketClass,
     BucketSpace,
+    Classifier,
     Extents,
     region_of_index,
 )
@@ -733,3 +737,26 @@ def test_buckets_and_classes_are_found_again_in_another_process() -> None:
         environment = {**os.environ, "PYTHONHASHSEED": seed}
         given = pickle.dumps(found)
         subprocess.run([sys.executable, "-c", code], input=given, check=True, env=environment)
+
+
+def test_a_bucket_is_of_the_class_that_its_own_classifier_says() -> None:
+    """One of another graph, with the same names, finds another class in the same bucket."""
+
+    def classifier(rows: int) -> Classifier:
+        g = GraphBuilder()
+        g.output("y", ops.relu(g.input("x", (rows, 3))))
+        return Classifier(g.build(), Allowance())
+
+    few, many = classifier(4), classifier(5)
+    parts = (("x", Region.of(Box(((0, 4), (0, 3))))),), (("y", Region.of(Box(((2, 3), (0, 3))))),)
+    bucket = few.bucket(*parts)
+    assert few.bucket(*parts) is bucket
+    for one in (few, many, few):
+        for extents in get_args(Extents):
+            assert one.spot(bucket, extents) == bucket.classify(one.graph, extents)
+    assert few.spot(bucket) is few.spot(bucket)
+    graph = weakref.ref(few.graph)
+    del few, one  # a trace has the bucket still
+    gc.collect()
+    assert graph() is None
+    assert bucket.spot is not None

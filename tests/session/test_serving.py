@@ -645,13 +645,28 @@ def test_whether_programs_count_on_anything_is_known_whatever_comes_and_goes() -
         program = Program((), frozenset(), 0, {}, ())
         library.add(int(random.integers(2)), kinds[random.integers(5)], program)
         right = all(state == NOTHING for state, _, _ in library)
-        assert library.continue_nothing == right
+        assert (library.continuing == 0) == right
         if random.random() < 0.05:
             library.clear()
-            assert library.continue_nothing
+            assert library.continuing == 0
     assert library.evicted > 100
     *_, (_, last, _) = library
     assert next(iter(library.kinds(1))) is last
+
+
+def test_the_program_that_was_found_last_is_the_last_to_go() -> None:
+    """Whoever is found again and again stays where it is: nothing is moved for it."""
+    random, library = np.random.default_rng(0), Library(limit_bytes=1 << 30)
+    kinds = [BucketClass((("x", (((None, n),),)),), (), ()) for n in range(1, 8)]
+    for kind in kinds:
+        library.add(NOTHING, kind, Program((), frozenset(), 0, {}, ()))
+    order = list(kinds)
+    for _ in range(300):
+        kind = kinds[int(random.integers(len(kinds)))] if random.random() < 0.6 else order[-1]
+        assert library.find(NOTHING, kind, ()) is not None
+        order.remove(kind)
+        order.append(kind)
+        assert list(library.kinds(len(kinds))) == order[::-1]
 
 
 def test_whatever_stops_a_program_from_coming_the_others_are_found() -> None:

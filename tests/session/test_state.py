@@ -352,7 +352,7 @@ def test_what_stands_between_two_runs_is_one_value() -> None:
     session.run({"x": 2 * x}, keep=False)
     assert session.standing._replace(valid=after.valid) == after, "a what-if leaves no trace"
     session.forget()
-    assert session.standing == after.stale()
+    assert session.standing == Standing(after.memory, after.held, after.states)
     assert not session.standing.is_fresh
     session.release()
     assert session.standing == Standing()
@@ -365,7 +365,7 @@ def test_an_interrupted_run_leaves_what_stood_and_nothing_computed() -> None:
     failing_at(session, 0)
     with pytest.raises(KeyboardInterrupt):
         session.run({"x": 2 * x})
-    assert session.standing == before.stale()
+    assert session.standing == Standing(before.memory, before.held, before.states)
     assert (session.run({})["y"] == 2 * x).all()
     assert (session.state_value("total") == 2 * x).all()
 

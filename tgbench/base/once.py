@@ -3,12 +3,13 @@
 A library compiles code for a size when it first meets it. What that takes says nothing of how long
 the next call of that size does, so whoever times a run leaves it out.
 
-    before = once.spent_ns()
+    before = once.SPENT.ns
     call(…)                      # somewhere inside: with once.doing(): compile(…)
-    took_ns - (once.spent_ns() - before)
+    took_ns - (once.SPENT.ns - before)
 
 Where it takes longer than doing without a few times, it may be put off (`is_put_off`): by those to
-whom it is all the same which code computes something, not where bits have to agree.
+whom it is all the same which code computes something, not where bits have to agree. Each run says
+which it is, whatever the one before was stopped at.
 """
 
 from __future__ import annotations
@@ -19,9 +20,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 
-class _Spent(threading.local):
-    """Of this thread: how long it worked on such things, in nanoseconds; whether it puts them off,
-    and how often it began to.
+class Spent(threading.local):
+    """Of this thread.
+
+    Fields:
+        ns: how long it worked on what is done once, since it began.
+        puts_off: whether it puts such things off.
+        stretches: how many runs there were.
     """
 
     ns = 0
@@ -29,57 +34,31 @@ class _Spent(threading.local):
     stretches = 0
 
 
-_SPENT = _Spent()
+SPENT = Spent()
 
 
 def is_put_off() -> bool:
     """Whether this thread rather does without, as long as a size is met seldom."""
-    return _SPENT.puts_off
+    return SPENT.puts_off
 
 
 def stretch() -> int:
-    """A number for the block `putting_off` that this thread is in: one run, say."""
-    return _SPENT.stretches
-
-
-class putting_off:  # noqa: N801  (read as a clause: `with putting_off()`)
-    """Inside, what is done once for a size may wait until that size was met several times.
-
-    >>> with putting_off():
-    ...     is_put_off()
-    True
-    >>> is_put_off()
-    False
-    """
-
-    __slots__ = ("before",)
-
-    def __enter__(self) -> None:
-        self.before = _SPENT.puts_off
-        _SPENT.stretches += 1
-        _SPENT.puts_off = True
-
-    def __exit__(self, *_: object) -> None:
-        _SPENT.puts_off = self.before
-
-
-def spent_ns() -> int:
-    """How long this thread worked on what is done once, since it began."""
-    return _SPENT.ns
+    """A number for the run that this thread is in."""
+    return SPENT.stretches
 
 
 @contextmanager
 def doing() -> Iterator[None]:
     """What happens inside is done once.
 
-    >>> before = spent_ns()
+    >>> before = SPENT.ns
     >>> with doing():
     ...     found = sum(range(100_000))
-    >>> spent_ns() > before
+    >>> SPENT.ns > before
     True
     """
     began_ns = time.thread_time_ns()
     try:
         yield
     finally:
-        _SPENT.ns += time.thread_time_ns() - began_ns
+        SPENT.ns += time.thread_time_ns() - began_ns

@@ -121,6 +121,10 @@ class Waiting:
         waited: how long threads of the process waited for processors until now.
         sit: has threads sleep for so many seconds; None where the runtime is another one.
         found: told that others compute.
+
+    Fields:
+        due_ns: from when on the next run is watched, by the clock that goes on.
+        watches: whether what threads wait for is added up.
     """
 
     def __init__(
@@ -131,8 +135,8 @@ class Waiting:
     ) -> None:
         self._waited, self._sit, self._found = waited, sit or _sitting, found
         self._sitter: Sitter | None = None
-        self._before: int | None = None  # they had waited for so long; None while nobody looks
-        self._took_ns = self._looking_ns = self._due_ns = 0
+        self.due_ns, self.watches = 0, False
+        self._before = self._took_ns = self._looking_ns = 0  # they had waited so long; runs took
 
     @property
     def is_asleep(self) -> bool:
@@ -145,15 +149,15 @@ class Waiting:
             self._sitter.end()
             self._sitter = None
 
-    def begins(self) -> None:
-        """A run is about to compute."""
-        if self._before is not None or (now_ns := time.perf_counter_ns()) < self._due_ns:
+    def begins(self, now_ns: int) -> None:
+        """A run is about to compute; the first that is watched, if they are `due_ns`."""
+        if self.watches or now_ns < self.due_ns:
             return
         if torch.get_num_threads() < 2:
-            self._due_ns = now_ns + LEAST_NS  # until it may have more
+            self.due_ns = now_ns + LEAST_NS  # until it may have more
             return
         self._took_ns = self._looking_ns = 0
-        self._before = self._look()
+        self._before, self.watches = self._look(), True
 
     def _look(self) -> int:
         began_ns = time.thread_time_ns()
@@ -162,13 +166,13 @@ class Waiting:
         return found
 
     def ends(self, took_ns: int) -> None:
-        """It computed for so long. Those that take little are judged together."""
+        """It computed for so long, and was watched. Those that take little are judged together."""
         self._took_ns += took_ns
-        if self._before is None or self._took_ns < LEAST_NS:
+        if not self.watches or self._took_ns < LEAST_NS:
             return
         waited_ns = self._look() - self._before
-        self._before = None
-        self._due_ns = time.perf_counter_ns() + RARELY * self._looking_ns
+        self.watches = False
+        self.due_ns = time.perf_counter_ns() + RARELY * self._looking_ns
         self.note(waited_ns >= SHARE * self._took_ns)
 
     def note(self, is_contended: bool) -> None:

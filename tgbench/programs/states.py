@@ -14,7 +14,7 @@ from itertools import chain
 from typing import NamedTuple, TypeAlias
 
 from tgbench.base.coords import Coord, Footing, Moving, at, origin_symbol, same
-from tgbench.base.memo import Allowance
+from tgbench.base.memo import Allowance, Latest
 from tgbench.base.regions import EMPTY, Box, Region
 from tgbench.base.swept import is_swept
 from tgbench.graph.graph import Node
@@ -26,7 +26,7 @@ Coords: TypeAlias = "tuple[Coord, ...]"
 Entry: TypeAlias = "tuple[Node, Region, Coords]"
 _Held: TypeAlias = "Mapping[tuple[int, Coords | None], Region]"  # by themselves and their starts
 Gaps: TypeAlias = "tuple[tuple[int, int], ...]"  # (symbol of a start, how far behind an end)
-Change: TypeAlias = Callable[[Coord, int], Coord]  # (coordinate, size of its dimension) → another
+Change: TypeAlias = Callable[[Moving], Coord]
 
 # Of a pattern: a part of it, a box, one of its sides, and a node wherever it is looked up.
 PART_BYTES, BOX_BYTES, SIDE_BYTES, NODE_BYTES = 600, 100, 200, 200
@@ -86,12 +86,11 @@ class ValidityPattern:
     @property
     def size_bytes(self) -> int:
         """What it takes, about."""
-        boxes = [box for valid, _, _ in self.parts for box in valid]
-        nodes = sum(len(nodes) for _, _, nodes in self.parts)
-        return (
-            PART_BYTES * (1 + len(self.parts)) + NODE_BYTES * nodes
-            + sum(BOX_BYTES + SIDE_BYTES * len(box) for box in boxes)
-        )  # fmt: skip
+        found = PART_BYTES
+        for valid, start, nodes in self.parts:
+            a_box = BOX_BYTES + SIDE_BYTES * len(start)
+            found += PART_BYTES + NODE_BYTES * len(nodes) + a_box * len(valid.boxes)
+        return found
 
     @cached_property
     def is_fixed(self) -> bool:
@@ -106,13 +105,15 @@ class ValidityPattern:
     @cached_property
     def is_numbers(self) -> bool:
         """Whether nothing in it follows the origin."""
-        stand = all(not valid.moves for valid, _, _ in self.parts)
-        return stand and all(type(form) is int for _, start, _ in self.parts for form in start)
+        for valid, start, _ in self.parts:
+            if valid.moves or Moving in map(type, start):
+                return False
+        return True
 
     @cached_property
     def is_swept(self) -> bool:
         """Whether tables are in it: what a run of another place moves has none."""
-        return any(is_swept(form.terms) for form in self._moving)
+        return not self.is_numbers and any(is_swept(form.terms) for form in self._moving)
 
     @property
     def _moving(self) -> Iterator[Moving]:
@@ -147,21 +148,28 @@ class ValidityPattern:
         return frozenset(found)
 
     def changed(self, change: Change, stop: Change | None = None) -> ValidityPattern:
-        """The same with every coordinate rewritten; where boxes stop, by `stop` if it is given."""
+        """The same with all that follows the origin rewritten; where boxes stop, by `stop` if it is
+        given.
+        """
         ends, parts = change if stop is None else stop, list[Alike]()
         for valid, start, nodes in self.parts:
-            shape = nodes[0].shape
-            boxes = [_rewritten(box, shape, change, ends) for box in valid]
-            moved = [change(form, size) for form, size in zip(start, shape, strict=True)]
-            parts.append(Alike(Region(tuple(boxes)), tuple(moved), nodes))
+            if valid.moves:
+                valid = Region(tuple([_rewritten(box, change, ends) for box in valid.boxes]))
+            first = tuple([change(form) if type(form) is Moving else form for form in start])
+            parts.append(Alike(valid, first, nodes))
         return ValidityPattern.joined(parts)
 
     def at(self, origin: Sequence[int]) -> ValidityPattern:
-        """The same at one origin: numbers."""
-        return ValidityPattern.joined(
-            Alike(valid.at(origin), tuple([at(form, origin) for form in start]), nodes)
-            for valid, start, nodes in self.parts
-        )
+        """The same at one origin: numbers. Boxes may meet there, or be empty."""
+        parts = list[Alike]()
+        for valid, start, nodes in self.parts:
+            if valid.moves:
+                boxes = [box for box in valid.at(origin).boxes if not _is_empty(box)]
+                valid = Region.of(*boxes) if len(boxes) > 1 else Region(tuple(boxes))
+            if valid.boxes:
+                first = tuple([at(form, origin) for form in start])
+                parts.append(Alike(valid, first, nodes))
+        return ValidityPattern.joined(parts)
 
     @cached_property
     def regions(self) -> dict[Node, tuple[Region, Coords]]:
@@ -180,9 +188,9 @@ class ValidityPattern:
                 region, first = there.get(node, _NOWHERE)
                 if id(region) in seen and first is not None:
                     continue
-                if first is None or not all(map(same, first, start)):
+                if first is None or (first != start and not all(map(same, first, start))):
                     return False
-                if not all(a < b for box in counted for a, b in box):
+                if any(map(_is_empty, counted.boxes)):
                     return False
                 if not region.contains(counted):
                     return False
@@ -208,9 +216,15 @@ class ValidityPattern:
         return ValidityPattern.joined(found)
 
 
-def _rewritten(box: Box, shape: Sequence[int], change: Change, stop: Change) -> Box:
-    sides = zip(box, shape, strict=True)
-    return Box([(change(a, size), stop(b, size)) for (a, b), size in sides])
+def _is_empty(box: Box) -> bool:
+    return any(not a < b for a, b in box)
+
+
+def _rewritten(box: Box, change: Change, stop: Change) -> Box:
+    return Box([
+        (change(a) if type(a) is Moving else a, stop(b) if type(b) is Moving else b)
+        for a, b in box
+    ])  # fmt: skip
 
 
 def _by_index(parts: Sequence[tuple[Node, ...]]) -> tuple[Node, ...]:
@@ -255,6 +269,7 @@ class States:
         memo = self._allowance.memo
         self._moves, self._rounded = memo(MOST_MOVES), memo(MOST_PLACES)
         self._here, self._held = memo(MOST_PLACES), memo(MOST_MOVES)
+        self._asked = Latest[tuple[int, int], None](MOST_PLACES)
 
     def number(self, pattern: ValidityPattern) -> int:
         found = self._numbers.get(pattern)
@@ -311,7 +326,7 @@ class States:
     def _shifted(self, number: int, delta: Sequence[int], gaps: Gaps) -> int:
         """To a run of the same class."""
         pattern = self.patterns[number]
-        return self.number(pattern.changed(lambda form, size: _shifted(form, delta, gaps)))
+        return self.number(pattern.changed(lambda form: _shifted(form, delta, gaps)))
 
     def _left_behind(self, number: int, before: Sequence[int], now: Spot) -> int:
         """What lies further on than a run that goes forwards does not go with it: it stops at a
@@ -326,17 +341,17 @@ class States:
     def _standing(self, number: int, further: Container[int], origin: Sequence[int]) -> int:
         """A state whose boxes stop at numbers if they stop beyond some symbols of an origin."""
 
-        def stop(form: Coord, size: int) -> Coord:
+        def stop(form: Moving) -> Coord:
             more = _ahead(form)
             return at(form, origin) if more is not None and more[0] in further else form
 
-        return self.number(self.patterns[number].changed(lambda form, size: form, stop))
+        return self.number(self.patterns[number].changed(lambda form: form, stop))
 
     def _carried(self, number: int, before: Sequence[int], now: Sequence[int]) -> int:
         """To a run of another class."""
-        pattern = self.patterns[number].changed(
-            lambda form, size: at(form, before),
-            lambda form, size: _recognised(at(form, before), now, size),
+        pattern = ValidityPattern.joined(
+            Alike(_grown(valid, nodes[0].shape, now), start, nodes)
+            for valid, start, nodes in self.here(number, before).parts
         )
         if self.windows:
             pattern = ValidityPattern.joined(
@@ -374,11 +389,24 @@ class States:
             return True
         pattern = self.patterns[number]
         if pattern.is_numbers and not pattern.is_fixed:  # as it is there at hardly any other place
-            return pattern.holds(self.here(wanted, origin))
+            return self._is_there_here(wanted, origin, number, last)
         number = self._plain(number, last)
-        key = wanted, number, len(origin)
+        pair = wanted, number
+        if pair not in self._asked:  # most are never asked of again, and in numbers it takes less
+            self._asked[pair] = None
+            return self._is_there_here(wanted, origin, number, last)
         with Footing((*origin, *last)):  # over both, so that it is known at places never seen
-            return self._held.get(key, self._are_there, *key)
+            return self._held.get((*pair, len(origin)), self._are_there, *pair, len(origin))
+
+    def _is_there_here(
+        self, wanted: int, origin: Sequence[int], number: int, last: Sequence[int]
+    ) -> bool:
+        """The same in numbers."""
+        there = self.here(number, last).regions
+        for part in self.patterns[wanted].parts:
+            if not _is_part(part, origin, _held(part, there)):
+                return False
+        return True
 
     def _are_there(self, wanted: int, number: int, count: int) -> bool:
         """Where entries of the second origin stand behind so many of the first."""
@@ -389,7 +417,7 @@ class States:
         pattern = self.patterns[number]
         if pattern.is_numbers:
             return pattern
-        return pattern.changed(lambda form, size: _further(form, count))
+        return pattern.changed(lambda form: _further(form, count))
 
     def reach(
         self,
@@ -409,31 +437,18 @@ class States:
             None where it is at no start.
         """  # fmt: skip
         there = self.here(number, last).regions
-        for counted, first, nodes in self.patterns[wanted].parts:
-            parts = (there.get(node, _NOWHERE) for node in nodes)
-            held = {(id(region), begins): region for region, begins in parts}
-
-            def is_there(
-                start: int, counted: Region = counted, first: Coords = first, held: _Held = held
-            ) -> bool:
-                origin = places(start)
-                here, boxes = tuple([at(form, origin) for form in first]), counted.at(origin)
-                if not all(a < b for box in boxes for a, b in box):
-                    return False
-                boxes = Region.of(*boxes)  # elsewhere they may meet
-                return all(
-                    begins == here and region.contains(boxes)
-                    for (_, begins), region in held.items()
-                )
-
-            if not is_there(start):
-                low, high = 0, start - 1
-                while low < high:
-                    middle = (low + high + 1) // 2
-                    low, high = (middle, high) if is_there(middle) else (low, middle - 1)
-                if low > high or not is_there(low):
-                    return None
-                start = low
+        for part in self.patterns[wanted].parts:
+            held = _held(part, there)
+            if _is_part(part, places(start), held):
+                continue
+            low, high = 0, start - 1
+            while low < high:
+                middle = (low + high + 1) // 2
+                is_there = _is_part(part, places(middle), held)
+                low, high = (middle, high) if is_there else (low, middle - 1)
+            if low > high or not _is_part(part, places(low), held):
+                return None
+            start = low
         return start
 
     def within(self, number: int, last: Spot | None, raster: Raster, kept: Container[Node]) -> int:
@@ -450,19 +465,40 @@ class States:
         return self.number(self.here(number, origin).within(raster, kept))
 
 
+def _held(part: Alike, there: Mapping[Node, tuple[Region, Coords]]) -> _Held:
+    """What there is of the nodes of a part, and where their slots start; what is alike once."""
+    found: dict[tuple[int, Coords | None], Region] = {}
+    for node in part.nodes:
+        region, begins = there.get(node, _NOWHERE)
+        found[id(region), begins] = region
+    return found
+
+
+def _is_part(part: Alike, origin: Sequence[int], held: _Held) -> bool:
+    """Whether what a pattern has of some nodes is there, in numbers."""
+    counted, start, _ = part
+    boxes, first = counted.at(origin), tuple([at(form, origin) for form in start])
+    if any(map(_is_empty, boxes.boxes)):
+        return False
+    if counted.moves and len(boxes) > 1:
+        boxes = Region.of(*boxes)  # elsewhere they may meet
+    for (_, begins), region in held.items():
+        if begins != first or not region.contains(boxes):
+            return False
+    return True
+
+
 def _gaps(sized: Sequence[int], before: Sequence[int], now: Sequence[int]) -> Gaps:
     """Of what has any size and begins further on than before: how far behind where that ended."""
     return tuple([(i, now[i] - before[i] - before[i + 1]) for i in sized if now[i] > before[i]])
 
 
-def _shifted(form: Coord, delta: Sequence[int], gaps: Gaps) -> Coord:
+def _shifted(form: Moving, delta: Sequence[int], gaps: Gaps) -> Coord:
     """The same number, over an origin that lies `delta` further.
 
     Where something ended that has any size is written over where it begins now: block after block
     finds the same state, whatever their sizes.
     """
-    if not isinstance(form, Moving):
-        return form
     const, terms = form.const, dict(form.terms)
     for i, gap in gaps:
         if terms.get(i) == terms.get(i + 1):
@@ -487,26 +523,27 @@ def _is_ahead(symbol: int, more: int, before: Sequence[int], now: Spot) -> bool:
     return origin[symbol] > before[symbol] and more > extent > 0
 
 
-def _further(form: Coord, count: int) -> Coord:
+def _further(form: Moving, count: int) -> Coord:
     """The same number, over an origin with so many more entries in front."""
-    if not isinstance(form, Moving):
-        return form
     return Moving(form.const, tuple([(i + count, k) for i, k in form.terms]), form.per)
 
 
-def _recognised(value: int, origin: Sequence[int], size: int) -> Coord:
-    """A number inside its dimension that equals the origin is written as the origin.
+def _grown(region: Region, shape: Sequence[int], origin: Sequence[int]) -> Region:
+    """Numbers inside their dimensions that equal the origin are written as the origin.
 
-    It is asked where boxes stop: what grows, grows there. A start that equals the origin once (the
-    first column behind a padding, say) stays where it is, and would fall behind run after run.
+    Those where boxes stop: what grows, grows there. A start that equals the origin once (the first
+    column behind a padding, say) stays where it is, and would fall behind run after run.
 
     Which way it is written changes no answer: guards hold every form to what was decided from it.
     """
-    if 0 < value < size:
-        for i, start in enumerate(origin):
-            if start == value:
-                return origin_symbol(i)
-    return value
+    found = tuple([
+        Box([
+            (a, origin_symbol(origin.index(b)) if 0 < b < size and b in origin else b)
+            for (a, b), size in zip(box, shape, strict=True)
+        ])
+        for box in region.boxes
+    ])  # fmt: skip
+    return region if found == region.boxes else Region(found)
 
 
 def describe(state: Mapping[Node, Held]) -> str:

@@ -40,7 +40,7 @@ Extents: TypeAlias = Literal["as they are", "onwards", "sized", "swept"]
 SIZED = 0  # the extent of a span that has any
 MOST_SPOTS = 2_000  # whose class is remembered
 MOST_BUCKETS = 500  # that are found again as they are
-NAME_BYTES, BOX_BYTES, SIDE_BYTES = 200, 70, 118  # of parts of a bucket
+SPOT_BYTES, NAME_BYTES, BOX_BYTES, SIDE_BYTES = 160, 200, 70, 118  # of parts of a bucket
 
 
 @dataclass(frozen=True)
@@ -283,10 +283,12 @@ class Spot(NamedTuple):
 class Bucket:
     """One run's changed input boxes and demanded output boxes, at their positions."""
 
+    by: object | None = None  # the classifier that made it, which knows its
+    spot: Spot | None = None
+
     def __init__(self, changed: Boxes, demand: Boxes) -> None:
         self.changed, self.demand = changed, demand
         self._hash: int | None = None
-        self._size_bytes = 0
 
     @staticmethod
     def of(changed: Mapping[str, Region], demand: Mapping[str, Region]) -> Bucket:
@@ -309,26 +311,24 @@ class Bucket:
         """As for a class."""
         return Bucket, (self.changed, self.demand)
 
-    @property
+    @cached_property
     def size_bytes(self) -> int:
         """What it takes in memory, less what equal ones share."""
-        if not self._size_bytes:
-            for _, region in (*self.changed, *self.demand):
-                self._size_bytes += NAME_BYTES
-                for box in region.boxes:
-                    self._size_bytes += BOX_BYTES + SIDE_BYTES * len(box)
-        return self._size_bytes
+        found = SPOT_BYTES
+        for _, region in (*self.changed, *self.demand):
+            found += NAME_BYTES
+            for box in region.boxes:
+                found += BOX_BYTES + SIDE_BYTES * len(box)
+        return found
 
     @cached_property
     def hulls(self) -> tuple[tuple[tuple[str, tuple[tuple[int, int], ...]], ...], ...]:
         """Of what is changed and of what is demanded, between what each lies."""
-        return tuple(
-            tuple(
-                (name, tuple((value_of(a), value_of(b)) for a, b in region.hull()))
-                for name, region in part
-            )
+        changed, demand = (
+            tuple([(name, _numbers(region.hull())) for name, region in part])
             for part in (self.changed, self.demand)
         )
+        return changed, demand
 
     @cached_property
     def sizes(self) -> tuple[int, int]:
@@ -423,10 +423,19 @@ class Bucket:
         return f"{listed(self.changed)} → {listed(self.demand)}"
 
 
+def _numbers(box: Box) -> tuple[tuple[int, int], ...]:
+    """Between what a box lies, where one stands."""
+    return tuple([
+        (a if type(a) is int else value_of(a), b if type(b) is int else value_of(b)) for a, b in box
+    ])  # fmt: skip
+
+
 def boxes_by_name(regions: Mapping[str, Region]) -> Boxes:
     """As a bucket has them."""
-    found = [item for item in regions.items() if item[1].boxes]
-    return tuple(found if len(found) < 2 else sorted(found))
+    if len(regions) == 1:
+        [item] = regions.items()
+        return (item,) if item[1].boxes else ()
+    return tuple(sorted([item for item in regions.items() if item[1].boxes]))
 
 
 class Classifier:
@@ -437,18 +446,25 @@ class Classifier:
     """
 
     def __init__(self, graph: Graph, allowance: Allowance) -> None:
-        self.graph = graph
+        self.graph, self._me = graph, object()  # a bucket in a trace keeps no graph alive
         self._spots, self._kinds = allowance.memo(MOST_SPOTS), allowance.memo(MOST_SPOTS)
         self._buckets = Latest[tuple[Boxes, Boxes], Bucket](MOST_BUCKETS)
 
     def bucket(self, changed: Boxes, demand: Boxes) -> Bucket:
+        """That of some regions of numbers."""
         key = changed, demand
         found = self._buckets.get(key)
         if found is None:
             found = self._buckets[key] = Bucket(changed, demand)
+            found.by = self._me
         return found
 
     def spot(self, bucket: Bucket, extents: Extents = "as they are") -> Spot:
+        if bucket.by is self._me and extents == "as they are":
+            found = bucket.spot
+            if found is None:
+                found = bucket.spot = self._classified(bucket, extents)
+            return found
         return self._spots.get((bucket, extents), self._classified, bucket, extents)
 
     def _classified(self, bucket: Bucket, extents: Extents) -> Spot:

@@ -87,7 +87,12 @@ def _found(flags: NDArray[np.bool_] | np.bool_, rows: Rows | None) -> Region | S
     if at < 0:
         return EMPTY
     stop = cells.rfind(1) + 1
-    only = _known_row((at, stop, shape), rows) if cells.find(0, at, stop) < 0 else None
+    only: Region | None = None
+    if cells.find(0, at, stop) < 0:
+        row = at, stop, shape
+        only = None if rows is None else rows.get(row)
+        if only is None:
+            only = _known_row(row, rows)
     if only is None:
         only = _only_box(cells, shape, at)
     return Scattered(np.asarray(flags), _slices(at, stop, shape, rows)) if only is None else only

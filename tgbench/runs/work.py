@@ -22,6 +22,10 @@ Place: TypeAlias = tuple[int, ...]  # an origin
 class Work:
     """Parts of some runs, added up: what takes as long anywhere, and what goes by extents.
 
+    Fields:
+        still_ns: the former.
+        moves: whether it takes longer at some places than at others.
+
     >>> from tgbench.base.coords import origin_symbol
     >>> work = Work()
     >>> work.add((128 - origin_symbol(0), 4), lambda place: 10 + 2 * (128 - place[0]), (28,), (64,))
@@ -29,18 +33,13 @@ class Work:
     (210.0, 30.0)
     """
 
-    __slots__ = ("_extents", "_known", "_rates", "still_ns")
+    __slots__ = ("_extents", "_known", "_rates", "moves", "still_ns")
 
     def __init__(self) -> None:
-        self.still_ns = 0.0
+        self.still_ns, self.moves = 0.0, False
         self._extents = Forms()
         self._rates: dict[tuple[int, ...], float] = {}  # nanoseconds by products of extents
         self._known: dict[Place, float] = {}
-
-    @property
-    def moves(self) -> bool:
-        """Whether it takes longer at some places than at others."""
-        return bool(self._rates)
 
     def add(
         self,
@@ -70,11 +69,12 @@ class Work:
             rate = min(max((time_ns(there) - here_ns) / (other - count), 0.0), rate)
         which = tuple(map(self._extents.number, moving))
         self._rates[which] = self._rates.get(which, 0.0) + rate
+        self.moves = True
         self.still_ns += here_ns - rate * count
 
     def at(self, place: Place) -> float:
         """Nanoseconds at a place."""
-        if not self._rates:
+        if not self.moves:
             return self.still_ns
         found = self._known.get(place)
         if found is None:

@@ -25,6 +25,7 @@ Array = NDArray[Any]
 PLAIN = (list, tuple, int, float, np.generic)  # numbers, as opposed to arrays of a dtype
 BFLOAT16_OVERFLOW = 2.0**127 * (2 - 2.0**-8)  # what lies here or beyond is rounded to infinity
 NUMBERS = "biuf"  # NumPy's kinds
+INDICES = frozenset([int, slice, tuple])  # types of parts, which have no names
 THERE_IS_NONE = object()
 MOST_SHOWN = 40  # characters of a value, in a message
 WIDER = {("bfloat16", "float32"), ("bfloat16", "float64")} | {
@@ -62,8 +63,11 @@ class ArgumentReader:
 
     def named(self, inputs: Any) -> Mapping[str, Any]:
         """Inputs by name; a graph's only input may come without it."""
-        if type(inputs) is dict:
-            return inputs
+        kind = type(inputs)
+        if kind is dict:
+            return inputs  # type: ignore[no-any-return]
+        if kind is np.ndarray and len(self._known) == 1:  # as it mostly is then
+            return dict.fromkeys(self._known, inputs)
         return _by_name(inputs, self._known, "inputs", InputError)
 
     def arrays(self, inputs: Mapping[str, Any]) -> dict[str, Array]:
@@ -213,8 +217,13 @@ class ArgumentReader:
         """What is wanted of each output; runs mostly ask for what others asked for."""
         if want is None:
             return self._everything
-        plainly = type(want) is dict
-        named = want if plainly else _by_name(want, self.graph.outputs, "want", DemandError)
+        kind, outputs = type(want), self.graph.outputs
+        if kind is dict:
+            named = want
+        elif kind in INDICES and len(outputs) == 1:
+            named = dict.fromkeys(outputs, want)
+        else:
+            named = _by_name(want, outputs, "want", DemandError)
         key: list[Any] = []
         for name, index in named.items():
             plain = index if type(index) is int else _plain(index)
@@ -333,7 +342,7 @@ def _are_finite(array: Array, dtype: str) -> NDArray[np.bool_]:
 
 def _stays_finite(part: Array, dtype: str) -> bool:
     """Whether all are: the least of the flags is true. NumPy finds where that is the soonest."""
-    flags = _are_finite(part, dtype)
+    flags = np.isfinite(part) if dtype != "bfloat16" else _are_finite(part, dtype)
     return bool(flags.item(flags.argmin()))
 
 

@@ -46,7 +46,7 @@ from tgbench.base.coords import Domain
 from tgbench.base.errors import PlanError, check_choice
 from tgbench.base.memo import Latest
 from tgbench.plans.decisions import Classes
-from tgbench.programs.program import Program, Use
+from tgbench.programs.program import SURE, Program, Use
 from tgbench.programs.states import NOTHING
 from tgbench.runs.buckets import BucketClass, Spot
 from tgbench.runs.pausing import Paused, Pausing
@@ -777,7 +777,7 @@ class Measured:
             self._count(*self._counts)
             self._counts = None
         purse, use, renews = self._purse, program.use, program.renews
-        is_warm = use.is_warm
+        is_warm = use.ran >= SURE
         if renews:
             self._whole = program
             if not purse.full_ns:
@@ -836,8 +836,11 @@ class Measured:
         self._skipped += 1
 
     def glances(self) -> Sequence[Rung]:
-        purse = self._purse
-        return [rung for rung, glances in self._glances.items() if glances.pay(purse)]
+        found = list[Rung]()
+        for rung, glances in self._glances.items():
+            if (glances.hopes or glances.found) and glances.pay(self._purse):
+                found.append(rung)
+        return found
 
     def glanced(self, rung: Rung, took_ns: int, takes_ns: float | None) -> bool:
         if takes_ns is not None and takes_ns < self._purse.full_ns:
@@ -867,13 +870,17 @@ class Measured:
 
     def besides(self, program: Program, took_ns: int, looking_ns: int = 0) -> float:
         purse, plain, renews = self._purse, self._plain, program.renews
-        unpaid_ns = max(took_ns - purse.paid_ns, 0.0)
-        looked_ns = min(max(looking_ns - purse.paid_ns, 0.0), unpaid_ns) if looking_ns else 0.0
+        paid_ns = purse.paid_ns
+        unpaid_ns = took_ns - paid_ns if took_ns > paid_ns else 0.0
+        looked_ns = looking_ns - paid_ns if looking_ns > paid_ns else 0.0
+        looked_ns = looked_ns if looked_ns < unpaid_ns else unpaid_ns
         if renews and not looked_ns:
             plain.note(unpaid_ns)
             purse.plain_ns = plain.time_ns
         # until then nobody knows how much of the rest is the program's
-        more_ns = max(unpaid_ns - plain.time_ns, 0.0) if plain.ran else looked_ns
+        more_ns = looked_ns
+        if plain.ran:
+            more_ns = unpaid_ns - plain.time_ns if unpaid_ns > plain.time_ns else 0.0
         if not renews:
             purse.pay(more_ns)
         elif looked_ns:

@@ -62,18 +62,19 @@ class Reader:
         """Whether what a program leaves is all there is: nothing stood before it, or all that is
         kept is there now.
         """
-        return (valid == NOTHING and not notes) or self._is_whole(program)
-
-    def _is_whole(self, program: Program) -> bool:
-        """Whether a program leaves all that is kept."""
+        if valid == NOTHING and not notes:
+            return True
         found = self._leaves_all.get(program.after)
         if found is None:
-            left = self.memory.states.patterns[program.after].regions
-            found = self._leaves_all[program.after] = all(
-                node in left and left[node][0] == Region.full(node.shape)
-                for node in self.memory.kept
-            )
+            found = self._leaves_all[program.after] = self._is_whole(program.after)
         return found
+
+    def _is_whole(self, state: int) -> bool:
+        """Whether all that is kept is there in a state."""
+        left = self.memory.states.patterns[state].regions
+        return all(
+            node in left and left[node][0] == Region.full(node.shape) for node in self.memory.kept
+        )
 
     def read(self, notes: Notes, most_ns: float = inf) -> int:
         """What is there after the last of them, a number of `States`; what that run computed and

@@ -51,8 +51,8 @@ class Glances:
         self.count += 1
         self.hopes = max(self.hopes - 1, 0)
         share = max(1 / self.count, LATELY)
-        if self.count > SURE:
-            self.takes_ns += (took_ns - self.takes_ns) * LATELY
+        if self.count > SURE:  # others may have had the processor meanwhile
+            self.takes_ns += (min(took_ns, 2 * self.takes_ns) - self.takes_ns) * LATELY
         elif self.count == 1 or took_ns < self.takes_ns:  # much is done for the first time
             self.takes_ns = took_ns
         self.found += ((ran_ns is not None) - self.found) * share

@@ -46,6 +46,7 @@ class Library:
 
     Fields:
         changes: how often a program came or went.
+        continuing: how many shelves are of programs that count on something.
     """
 
     def __init__(self, limit_bytes: int) -> None:
@@ -55,7 +56,8 @@ class Library:
         self.evicted = 0
         self._shelves: OrderedDict[tuple[int, BucketClass], list[Program]] = OrderedDict()
         self._states: dict[BucketClass, dict[int, None]] = {}  # with a shelf
-        self._continuing = 0  # shelves of programs that count on something
+        self._latest: Program | None = None  # of the last shelf
+        self.continuing = 0
         self._sizes = Sizes()
 
     def find(self, state: int, kind: BucketClass, origin: tuple[int, ...]) -> Program | None:
@@ -63,14 +65,11 @@ class Library:
         key = state, kind
         for program in self._shelves.get(key, NO_PROGRAMS):
             if program.domain.holds(origin):
-                self._shelves.move_to_end(key)
+                if program is not self._latest:
+                    self._shelves.move_to_end(key)
+                    self._latest = program
                 return program
         return None
-
-    @property
-    def continue_nothing(self) -> bool:
-        """Whether all programs compute everything: none counts on what is there."""
-        return not self._continuing
 
     def kinds(self, most: int) -> Iterable[BucketClass]:
         """The classes of the programs that were used last, that one first."""
@@ -97,9 +96,10 @@ class Library:
         key = state, kind
         self.changes += 1
         self._states.setdefault(kind, {})[state] = None
-        self._continuing += state != NOTHING and key not in self._shelves
+        self.continuing += state != NOTHING and key not in self._shelves
         self._shelves[key] = [program, *self._shelves.get(key, ())]  # no shelf is ever empty
         self._shelves.move_to_end(key)
+        self._latest = program
         program.size_bytes = self._sizes.of(program)
         self.size_bytes += program.size_bytes
         while self.size_bytes > self.limit_bytes and len(self) > 1:
@@ -109,12 +109,13 @@ class Library:
         key, (*rest, oldest) = next(iter(self._shelves.items()))
         self.size_bytes -= oldest.size_bytes
         self.evicted += 1
+        self._latest = None
         if rest:
             self._shelves[key] = rest
         else:
             del self._shelves[key]
             state, kind = key
-            self._continuing -= state != NOTHING
+            self.continuing -= state != NOTHING
             del self._states[kind][state]
             if not self._states[kind]:
                 del self._states[kind]
@@ -123,7 +124,8 @@ class Library:
         self.changes += 1
         self._shelves.clear()
         self._states.clear()
-        self.size_bytes = self._continuing = 0
+        self.size_bytes = self.continuing = 0
+        self._latest = None
 
     def __len__(self) -> int:
         return sum(map(len, self._shelves.values()))

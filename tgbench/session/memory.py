@@ -61,7 +61,11 @@ MOST_GROUPED = 64  # ways in which parts of patterns and fates share nodes, that
 
 
 class Memory:
-    """One plan's bytes, where its seat in the arena was when this was made."""
+    """One plan's bytes, where its seat in the arena was when this was made.
+
+    Fields:
+        layout: of the arena, the last one in which all was in place.
+    """
 
     def __init__(
         self,
@@ -84,7 +88,7 @@ class Memory:
         states.windows = {n: (axis, slots[n].extents[axis]) for n, axis in sliding.items()}
         self.ranking, self.team = ranking, team
         self.seat, self.part = seat, seat.part
-        self._layout: Occupancy | None = None  # the last one in which it was in place
+        self.layout: Occupancy | None = None
         self.placement = seat.map(decisions.placement)
         self.arena = seat.arena.bytes
         self.elsewhere = elsewhere or _taken_elsewhere(scheduled, self.placement)
@@ -136,12 +140,12 @@ class Memory:
         `followed`.
         """
         layout = self.seat.arena.layout
-        if layout is self._layout:
+        if layout is self.layout:
             return True
         is_there = layout.moving is None and layout.bytes is self.arena
         if not is_there or self.seat.part != self.part:
             return False
-        self._layout = layout
+        self.layout = layout
         return True
 
     def followed(self) -> Memory:
@@ -179,17 +183,22 @@ class Memory:
             node, held = self._inputs[name], self.held[name]
             for index in region.indices:
                 self._replaced.append((node, index, held[index].copy()))
-                self._hold(node, index, arrays[name][index])
+                held[index] = arrays[name][index]
+                if node not in self._in_place:
+                    self._bring(node, index)
+
+    def _bring(self, node: Node, index: Index) -> None:
+        """A part of an input to where the arena has it, from where the host does."""
+        self.place(node)[index].copy_(torch.from_numpy(self.held[node.name])[index])
 
     def _hold(self, node: Node, index: Index, part: Any) -> None:
         """Let a state hold a part, or an input: on the host and in the arena."""
         if node.op == "state":
             self.place(node)[index].copy_(part)
             return
-        held = self.held[node.name]
-        held[index] = part
+        self.held[node.name][index] = part
         if node not in self._in_place:
-            self.place(node)[index].copy_(torch.from_numpy(held)[index])
+            self._bring(node, index)
 
     def take_back(self) -> None:
         """Let inputs and states hold what they did before a run that did not come to its end."""

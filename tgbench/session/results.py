@@ -108,6 +108,8 @@ def gather(
         found = shown.get(piece)
         if found is None:
             found = _found(parts, origin, piece, is_own, shown)
+        if copy and not as_torch and type(found) is np.ndarray:
+            return found.copy()  # as most are
         return _handed(found, copy, as_torch)
     return [
         _handed(_found(parts, origin, piece, False, shown), copy, as_torch) for piece in wish.pieces

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from enum import Enum
 from functools import cache
 from typing import Any, NamedTuple, TypeAlias
@@ -26,7 +26,7 @@ from tgbench.base import once, switches
 from tgbench.base.collector import lasting
 from tgbench.base.errors import BudgetError, KernelError
 from tgbench.base.regions import Region
-from tgbench.base.switches import RUNS, tell
+from tgbench.base.switches import RUNS, debug_level, tell
 from tgbench.kernels import beside
 from tgbench.kernels.helping import helping
 from tgbench.kernels.waiting import waiting
@@ -41,6 +41,7 @@ from tgbench.runs.propagate import Propagator
 from tgbench.runs.trace import LoggedCall, Trace
 from tgbench.session.arguments import ArgumentReader
 from tgbench.session.choosing import Larger
+from tgbench.session.earlier import Notes
 from tgbench.session.making import Maker, NeedsPlan
 from tgbench.session.memory import Memory
 from tgbench.session.planning import Planning, Runs, Search, logged
@@ -123,41 +124,38 @@ class Outcome(NamedTuple):
     advanced: Mapping[str, Region]
 
 
-class Clock(NamedTuple):
-    """When a run began, when it was decided, and when it was done, in nanoseconds.
-
-    Fields:
-        worked: how long this thread worked on its calls. On a machine that others use it is less
-            than what went by, and choices are about the work.
-    """
-
-    began: int
-    decided: int
-    done: int
-    worked: int
-
-
 class Finished(NamedTuple):
     """What there is to say of a run; its `Report` is made when somebody asks.
 
     Fields:
         moved: whether its program was made for another origin, and pointed to this one.
+        began_ns, decided_ns, done_ns: when it was, by the clock that goes on.
+        worked_ns: how long this thread worked on its calls. On a machine that others use it is less
+            than what went by, and choices are about the work.
     """
 
     bucket: Bucket
     served: Served
     moved: bool
-    clock: Clock
+    began_ns: int
+    decided_ns: int
+    done_ns: int
+    worked_ns: int
     propagator: Propagator
     classifier: Classifier
 
     @property
+    def took_ns(self) -> int:
+        """All of it."""
+        return self.done_ns - self.began_ns
+
+    @property
     def report(self) -> Report:
-        clock, served, spot = self.clock, self.served, self.classifier.spot(self.bucket)
+        served, spot = self.served, self.classifier.spot(self.bucket)
         return Report(
             self.bucket, spot.kind, spot.origin, served.rung.name, served.spot.origin,
             served.is_new, self.moved, served.program,
-            clock.decided - clock.began, clock.done - clock.decided, clock.done - clock.began,
+            self.decided_ns - self.began_ns, self.done_ns - self.decided_ns, self.took_ns,
             self.propagator,
         )  # fmt: skip
 
@@ -201,7 +199,7 @@ class Runner:
         self.rehearser = Rehearser(planning, keeper, self.scout, self.maker)
         self.graph = planning.graph
         # compiling may be put off: which code computes something is all the same, but for bits
-        self._compiling = once.putting_off if planning.exactness is None else nullcontext
+        self._puts_off = planning.exactness is None
         self.finished: Finished | None = None
         self._ended: Request | None = None  # the last one that was carried out
         self._rehearsed = self._bought = 0  # the last plan of which that is true
@@ -223,19 +221,16 @@ class Runner:
         """The arguments of `GraphSession.run`, read and checked."""
         named, wanted = self.reader.named(inputs), self.reader.wanted(want)
         hints = None if changed is None else self.reader.hints(changed)
-        given = self._apart(self.reader.arrays(named))
+        given = self.reader.arrays(named)
         keeps, as_torch = Keeps.ALL if keep else Keeps.NOTHING, False
         for name, value in named.items():
-            if given.get(name) is not value:  # no array of NumPy's
+            array = given.get(name)
+            if array is not value:  # no array of NumPy's
                 as_torch = as_torch or isinstance(value, torch.Tensor)
+            # results that come back as inputs may be views of what a run writes over
+            if array is not None and array.base is not None and self.arena.shows(array):
+                given[name] = array.copy()
         return Request(given, wanted, hints, check, keeps, copy or not keep, as_torch)
-
-    def _apart(self, arrays: dict[str, Array]) -> dict[str, Array]:
-        """Results that come back as inputs may be views of what a run writes over: copies then."""
-        for name, array in arrays.items():
-            if array.base is not None and self.arena.shows(array):
-                arrays[name] = array.copy()
-        return arrays
 
     def run(self, request: Request, began_ns: int) -> dict[str, Any]:
         """The results of a request that came at `began_ns`."""
@@ -297,7 +292,7 @@ class Runner:
 
     def _steady_ns(self) -> int:
         """How long this thread worked, less what is done once."""
-        return self._work_ns() - once.spent_ns()
+        return self._work_ns() - once.SPENT.ns
 
     def _lacks_a_start(self) -> bool:
         """No value is left to differ from: after a new plan, an interrupt or `forget`."""
@@ -308,6 +303,7 @@ class Runner:
         began_ns = time.perf_counter_ns()
         afresh = Request({}, request.wanted, keeps=Keeps.VALUES)
         self.carry_out(self.decide(afresh), began_ns)
+        self.keeper.memory.settle()  # that run is over
 
     # --- deciding --------------------------------------------------------------------------------
 
@@ -316,16 +312,16 @@ class Runner:
         fits: Runs
         if self._awaits_code and beside.has_come():
             self._take_up_code()
-        self.keeper.bound_states(STATE_BYTES)
+        if self.keeper.states.size_bytes > STATE_BYTES:
+            self.keeper.bound_states(STATE_BYTES)
         found_ns, came_as, fits = 0, None, ()
         for _ in range(MOST_PLANS):
-            standing, began_ns = self.keeper.standing, self._work_ns()
+            standing, began_ns = self.keeper.standing, time.perf_counter_ns()
             arrays = self.reader.completed(request.given, standing.held)
             differ, scattered = self._differences(arrays, request)  # a plan moves what is held
-            now_ns = self._work_ns()
-            found_ns = found_ns or now_ns
+            found_ns = found_ns or self._work_ns()
             if standing.is_fresh:
-                self.chooser.found(now_ns - began_ns)
+                self.chooser.found(time.perf_counter_ns() - began_ns)
             is_first = standing.memory is None
             looks = is_first or self.chooser.looks()
             if scattered and looks:
@@ -333,17 +329,22 @@ class Runner:
             bucket = self.classifier.bucket(boxes_by_name(differ), request.wanted.boxes)
             came_as = came_as or bucket
             ready = None if looks else self._at_a_glance(bucket)
-            known = ready or (None if is_first else self._afresh(bucket, looks))
-            if known is not None and not self._goes_on(known, found_ns):
+            known = ready
+            if known is None and not (is_first or (looks and self.keeper.programs.continuing)):
+                known = self._afresh(bucket, looks)
+            if known is not None and (
+                self.chooser.wanted is None or not self._goes_on(known, found_ns)
+            ):
                 asked = None if ready is None else ready.spot
                 return Decision(request, arrays, differ, bucket, asked, known, found_ns, came_as)
-            self.keeper.read_notes()
+            if standing.notes:
+                self.keeper.read_notes()
             spot = self.classifier.spot(bucket)
             if is_first:
                 fits = self._plan_first(bucket, spot)
             try:
                 served = self.served(bucket, spot)
-                while self._goes_on(served, found_ns):
+                while self.chooser.wanted is not None and self._goes_on(served, found_ns):
                     served = self.served(bucket, spot)
             except NeedsPlan as needs:
                 failure = str(needs)  # an error kept in its own frame keeps the session alive
@@ -392,13 +393,13 @@ class Runner:
         """What was made ready for a run, if it is quicker, where seeing that pays."""
         own = None
         for rung in self.chooser.glances():
-            began_ns = time.thread_time_ns()
+            began_ns = time.perf_counter_ns()
             if own is None:
                 spot = self.classifier.spot(bucket)
                 own = self.scout.own(bucket, spot, self.keeper.standing)
             found = self.scout.ready(own, rung)
             takes_ns = None if found is None else found.takes_ns
-            if self.chooser.glanced(rung, time.thread_time_ns() - began_ns, takes_ns):
+            if self.chooser.glanced(rung, time.perf_counter_ns() - began_ns, takes_ns):
                 return found
         return None
 
@@ -406,8 +407,7 @@ class Runner:
         """A program for everything, where looking for others does not pay, or nothing else is there
         and nothing can be bought.
         """
-        is_alone = self.keeper.programs.continue_nothing
-        found = self.scout.afresh(bucket) if is_alone or not looks else None
+        found = self.scout.afresh(bucket)
         if found is not None and not looks:
             self.chooser.passes()
             return found
@@ -415,8 +415,6 @@ class Runner:
 
     def _goes_on(self, served: Served, began_ns: int) -> bool:
         """Do a part of what is wanted besides; whether there is more to choose from then."""
-        if self.chooser.wanted is None:
-            return False
         return self.maker.go_on(served.takes_ns, self._work_ns() - began_ns)
 
     def _differences(
@@ -576,7 +574,9 @@ class Runner:
         if self._checks:
             check_served(run)
         program, origin = run.served.program, run.served.spot.origin
-        tryer, memory = self.tryer, self.keeper.memory
+        tryer, before, turn = self.tryer, self.keeper.standing, None
+        memory = before.memory
+        assert memory is not None
         moved = program.origin != origin
         if moved:
             program.move_to(origin)
@@ -584,27 +584,38 @@ class Runner:
             tryer.before(program, memory, run.served.spot.kind.bounds)
             if program.origin != origin:  # it has other calls
                 program.move_to(origin)
-        turn = None if tryer is None else tryer.turn(program, memory)
-        before, compiled_ns = self.keeper.standing, once.spent_ns()
-        self.waiting.begins()
-        decided_ns, began_work = time.perf_counter_ns(), self._work_ns()
+            if program.tryout is not None and program.tryout.groups:
+                turn = tryer.turn(program, memory)
+        compiled_ns, waiting = once.SPENT.ns, self.waiting
+        decided_ns = time.perf_counter_ns()
+        if decided_ns >= waiting.due_ns:
+            waiting.begins(decided_ns)
+        began_work = self._work_ns()
         if program.by_team and turn is None:
             outcome = self.helping.during(program, lambda: self.execute(run, turn))
         else:
             outcome = self.execute(run, turn)
         ended_work, done_ns = self._work_ns(), time.perf_counter_ns()
-        self.waiting.ends(done_ns - decided_ns)
-        compiled_ns = once.spent_ns() - compiled_ns
+        if waiting.watches:
+            waiting.ends(done_ns - decided_ns)
+        compiled_ns = once.SPENT.ns - compiled_ns
         worked, deciding = ended_work - began_work, began_work - run.found_ns
         after = self._standing_after(run, memory, before, outcome)
         # what a program leaves that renews everything is known: there is nothing to work out
-        told_ns = 0 if program.renews else self._work_ns() - ended_work
+        told_ns = 0 if program.renews else time.perf_counter_ns() - done_ns
         more = self.chooser.besides(
             program, deciding + told_ns, 0 if run.spot is None else deciding
         )
         if turn is None:
-            program.ran(max(worked - compiled_ns, 0) + more)
-        self.finish(run, memory, moved, Clock(began_ns, decided_ns, done_ns, worked))
+            calls_ns = worked - compiled_ns
+            program.ran((calls_ns if calls_ns > 0 else 0) + more)
+        self.finish(
+            run,
+            Finished(
+                run.bucket, run.served, moved, began_ns, decided_ns, done_ns, worked,
+                memory.specialiser.propagator, self.classifier,
+            ),
+        )  # fmt: skip
         if run.request.keeps is not Keeps.NOTHING:
             self._ended = run.request
         self.keeper.standing = after
@@ -617,20 +628,20 @@ class Runner:
         noted (`Memory.take_back`), so that whatever stops a run leaves a session that computes
         everything again from what it held before.
         """
-        memory, keeps = self.keeper.memory, run.request.keeps
+        memory, keeps = self.keeper.standing.memory, run.request.keeps
+        assert memory is not None
         _, spot, program, _ = run.served
-        memory.settle()
         self.keeper.forget()
         self.arena.last_ran = self.keeper.seat.number
         try:
             saved = memory.saved(program) if keeps is Keeps.NOTHING else []
             memory.write(run.arrays, run.differ)
-            with self._compiling():
-                if turn is None:
-                    for function, arguments in program.calls:
-                        function(*arguments)
-                elif self.tryer is not None:
-                    self.tryer.carry_out(program.each, turn)
+            once.SPENT.puts_off, once.SPENT.stretches = self._puts_off, once.SPENT.stretches + 1
+            if turn is None:
+                for function, arguments in program.calls:
+                    function(*arguments)
+            elif self.tryer is not None:
+                self.tryer.carry_out(program.each, turn)
             results = self._results(run)
             if keeps is Keeps.NOTHING:
                 memory.put_back(saved)
@@ -640,6 +651,8 @@ class Runner:
                 f"a kernel failed while running {spot.kind}: {error}; the session is usable, "
                 "the next run computes everything again"
             ) from error
+        finally:
+            once.SPENT.puts_off = False
 
     def _results(self, run: Decision) -> dict[str, Any]:
         """What is handed out of a run, right now: its slices are written over by the next one."""
@@ -660,25 +673,25 @@ class Runner:
         scheduled = self.planning.scheduled
         return scheduled.base[scheduled.graph.outputs[output]].op == "state"
 
-    def finish(self, run: Decision, memory: Memory, moved: bool, clock: Clock) -> None:
+    def finish(self, run: Decision, finished: Finished) -> None:
         """Count a run, and log it."""
-        served = run.served
+        _, served, moved, began_ns, decided_ns, done_ns, worked_ns, *_ = finished
         counters = self.counters
         counters.runs += 1
         counters.larger += served.rung is not EXACTLY
         counters.moved += moved
         counters.evicted = self.keeper.programs.evicted
-        counters.deciding_ns += clock.decided - clock.began
-        counters.computing_ns += clock.done - clock.decided
-        counters.working_ns += clock.worked
-        self.chooser.ran((run.spot or served.spot).kind, served.program, clock.worked)
+        counters.deciding_ns += decided_ns - began_ns
+        counters.computing_ns += done_ns - decided_ns
+        counters.working_ns += worked_ns
+        self.chooser.ran((run.spot or served.spot).kind, served.program, worked_ns)
         if served.program.use.ran == 1:
             self.arena.took(taken_bytes(served.program))
-        took_ns = clock.done - clock.began
+        took_ns = done_ns - began_ns
         self.trace.append(LoggedCall(run.came_as, not served.is_new, took_ns, time.time()))
-        propagator = memory.propagator
-        self.finished = Finished(run.bucket, served, moved, clock, propagator, self.classifier)
-        tell(RUNS, self._line)
+        self.finished = finished
+        if debug_level() >= RUNS:
+            tell(RUNS, self._line)
 
     def _line(self) -> str:
         """Of the run that is over."""
@@ -695,8 +708,12 @@ class Runner:
         advanced = outcome.advanced
         pending = self.reader.rounded_states(advanced) if advanced else NONE
         _, spot, program, _ = run.served
-        valid = self.keeper.left_by(program, spot, before)
-        notes = self.keeper.noted(program, spot.origin, run.bucket.changed, before)
+        notes: Notes = ()
+        if program.renews:
+            valid = program.after
+            notes = self.keeper.noted(program, spot.origin, run.bucket.changed, before)
+        else:
+            valid = self.keeper.left_by(program, spot, before)
         return Standing(memory, memory.held, NONE, True, valid, spot, pending, notes)
 
     def abandon(self, asked: Sequence[Request]) -> None:
@@ -705,6 +722,7 @@ class Runner:
         Until it has handed its results out it was none: who asks again must not find states that
         have advanced already.
         """
+        once.SPENT.puts_off = False  # if that was stopped as well
         if any(self._ended is request for request in asked):
             self.keeper.forget()
 

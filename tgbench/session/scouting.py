@@ -13,7 +13,7 @@ from tgbench.programs.program import Program
 from tgbench.programs.states import NOTHING
 from tgbench.runs.buckets import Bucket, Spot
 from tgbench.session.planning import Planning
-from tgbench.session.serving import CONTINUING, EXACTLY, Around, Offer, Rung, Server
+from tgbench.session.serving import CONTINUING, EXACTLY, WIDER, Around, Offer, Rung, Server
 from tgbench.session.standing import Keeper, Standing
 
 
@@ -95,8 +95,13 @@ class Scout:
         self, bucket: Bucket, rungs: Sequence[Rung], own: Offer | None = None
     ) -> Served | None:
         """The quickest of the programs that are there on some rungs, if any is."""
-        around, found = self.around(bucket), []
+        around, found = self.around(bucket), list[Served]()
         for rung in rungs:
+            if rung is WIDER:
+                there = self.server.wider(around)
+                if there is not None:
+                    found.append(Served(rung, *there, is_new=False))
+                continue
             offer = own if rung is EXACTLY else self.server.offer(around, rung)
             if offer is not None and offer.program is not None:
                 found.append(Served.by(offer, offer.program))

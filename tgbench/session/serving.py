@@ -328,6 +328,15 @@ class Server:
         return self._wider(run, anew=True) if way is ANEW else self.offer(run, way)
 
     def _wider(self, run: Around, anew: bool) -> Offer | None:
+        """The same as an offer."""
+        there = self.wider(run, anew)
+        if there is None:
+            return None
+        spot, program = there
+        bucket, finds = spot.kind.bucket(spot.origin), self.finds(run.valid, run.last)
+        return Offer(WIDER, bucket, spot, None, program, finds)
+
+    def wider(self, run: Around, anew: bool = False) -> tuple[Spot, Program] | None:
         """The run as the quickest one that a program is there for, and that does all of it; of
         those that compute from all inputs and count on nothing, or of the others.
         """
@@ -344,11 +353,7 @@ class Server:
                     spot, program = (spot, None) if there is None else there
                 if program is not None:
                     found.append((program.takes_ns(spot.origin), len(found), spot, program))
-        if not found:
-            return None
-        _, _, spot, program = min(found)
-        bucket, finds = spot.kind.bucket(spot.origin), self.finds(run.valid, run.last)
-        return Offer(WIDER, bucket, spot, None, program, finds)
+        return min(found)[2:] if found else None
 
     def _all_of(self, names: Sequence[str]) -> Spans:
         """How a class says that all of some inputs changed."""

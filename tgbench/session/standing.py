@@ -64,10 +64,6 @@ class Standing(NamedTuple):
     pending: Mapping[str, Region] = NONE
     notes: Notes = ()
 
-    def stale(self) -> Standing:
-        """The same inputs and states; nothing that was computed of them."""
-        return Standing(self.memory, self.held, self.states)
-
 
 class Keeper:
     """Keeps a plan in force, and what stands between the runs under it.
@@ -90,7 +86,7 @@ class Keeper:
         self.seat, self.arena = planning.seat, planning.seat.arena
         self.states = States(planning.rules.allowance)
         self.programs, self.chooser = Library(program_bytes), chooser
-        self.standing = Standing()
+        self.standing = self._stale = Standing()
         self.plans = 0
         self._reader: Reader | None = None
 
@@ -130,7 +126,7 @@ class Keeper:
 
     def _stand_aside(self) -> None:
         """No plan is in force; inputs and states are copies."""
-        self.standing = self.apart()
+        self.standing = self._stale = self.apart()
 
     def apart(self) -> Standing:
         """Inputs and states as they are now, apart from any plan."""
@@ -158,7 +154,7 @@ class Keeper:
         memory = self.standing.memory
         if memory is None:
             return
-        if not memory.is_in_place:
+        if memory.layout is not self.arena.layout and not memory.is_in_place:
             memory = self._followed(memory)
         memory.settle() if self.standing.is_fresh else memory.take_back()
         if self.arena.last_ran != self.seat.number:
@@ -192,8 +188,12 @@ class Keeper:
         self._reader = None
 
     def forget(self) -> None:
-        """Let nothing count that was computed."""
-        self.standing = self.standing.stale()
+        """Let nothing count that was computed: the same inputs and states alone stand."""
+        memory, held, states, *_ = self.standing
+        stale = self._stale
+        if stale.memory is not memory or stale.held is not held or stale.states is not states:
+            stale = self._stale = Standing(memory, held, states)
+        self.standing = stale
 
     def bound_states(self, most_bytes: int) -> None:
         """Drop patterns that nothing counts on, if they all take more; every program, too, if those
@@ -240,24 +240,21 @@ class Keeper:
 
     def noted(self, program: Program, origin: Place, changed: Boxes, before: Standing) -> Notes:
         """What to remember of what stood before a program that leaves what it computes."""
-        if self.chooser.strict or not program.renews:
-            return ()
-        if self.earlier.is_all(before.notes, before.valid, program):
+        reader = self._reader or self.earlier
+        if self.chooser.strict or reader.is_all(before.notes, before.valid, program):
             return ()
         note = Note(before.valid, before.last, changed, program, origin)
         return (*before.notes, note)[-MOST_NOTES:]
 
     def read_notes(self) -> None:
         """Count what earlier runs left and none has written over, if that can be paid for."""
-        notes = self.standing.notes
-        if notes:
-            valid = self.earlier.read(notes, self.chooser.reading_ns)
-            self.standing = self.standing._replace(valid=valid, notes=())
+        valid = self.earlier.read(self.standing.notes, self.chooser.reading_ns)
+        self.standing = self.standing._replace(valid=valid, notes=())
 
     def release(self) -> None:
         """Give the bytes back; inputs, states and all that was computed are gone."""
         self._drop_programs()
-        self.standing = Standing()
+        self.standing = self._stale = Standing()
         self.seat.leave()
 
     # --- states ----------------------------------------------------------------------------------

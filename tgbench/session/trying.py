@@ -188,7 +188,8 @@ class Tryer:
         """
         use = program.use
         share_ns = SHARE * use.time_ns
-        self.left_ns = min(self.left_ns + share_ns, AT_ONCE * share_ns)
+        left_ns, most_ns = self.left_ns + share_ns, AT_ONCE * share_ns
+        self.left_ns = left_ns = left_ns if left_ns < most_ns else most_ns
         if use.ran < WARM or program.origin is None:
             return
         if self.regainer.is_stale(program, memory):
@@ -200,7 +201,7 @@ class Tryer:
             tryout.look = Paused(self._looking(program, tryout, memory))
         if tryout.look is not None:
             tryout.most = most
-            if self.left_ns >= min(self._look_ns, AT_ONCE * share_ns):  # or all that is saved up
+            if left_ns >= self._look_ns or left_ns == most_ns:  # or all that is saved up
                 self._look(tryout.look, tryout, program)
         elif not tryout.groups:
             if tryout.watched is not None and program.use.ran % SEEN == 0:
@@ -209,9 +210,9 @@ class Tryer:
             self._paid(self._end, program, tryout, memory, most)
 
     def turn(self, program: Program, memory: Memory) -> TriedCall | None:
-        """What a run tries; None nearly always."""
+        """What a run tries of what is open in a program's `tryout`; None nearly always."""
         tryout = program.tryout
-        if tryout is None or not tryout.groups or self.left_ns < tryout.needs_ns:
+        if self.left_ns < tryout.needs_ns:
             return None
         tryout.needs_ns = 0.0
         if tryout.groups[0].course.is_over:
