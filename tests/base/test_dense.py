@@ -97,9 +97,17 @@ def test_every_form_is_taken_everywhere(form: str, tmp_path: Path) -> None:
     assert report.passed
 
 
-def test_what_is_masked_in_part_is_refused_everywhere() -> None:
+def masked_in_part(array: Array) -> Any:
+    return np.ma.array(array, mask=array == array.flat[1])
+
+
+@pytest.mark.parametrize(
+    "form", [lambda array: array, list, tuple, lambda array: [*map(list, array)]]
+)
+def test_what_is_masked_in_part_is_refused_everywhere(form: Callable[[Any], Any]) -> None:
     def masked(array: Array) -> Any:
-        return np.ma.array(array, mask=array == array.flat[1])
+        found = masked_in_part(array)
+        return form(found) if array.ndim > 1 else list(found)
 
     session = tg.GraphSession(graph(), {"w": W}, calibrate=False)
     values = {"x": X, "w": W, "s": S}

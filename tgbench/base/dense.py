@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
+NUMBERS = frozenset({bool, int, float})  # most of what is in lists: nobody looks at each of them
 
 
 def dense(value: Any) -> tuple[Array, str]:
@@ -32,10 +33,21 @@ def dense(value: Any) -> tuple[Array, str]:
         is_wide = tensor.dtype == torch.bfloat16
         found: Array = (tensor.float() if is_wide else tensor).numpy()
         return found, "bfloat16" if is_wide else found.dtype.name
-    if np.ma.is_masked(value):
+    if is_masked(value):
         raise ValueError("some of it is masked: call its `filled`")
     found = np.asarray(value)
     return found.astype(found.dtype.newbyteorder("="), copy=False), found.dtype.name
+
+
+def is_masked(value: Any) -> bool:
+    """Whether part of a value is masked, also of arrays in a list: NumPy forgets what is there.
+
+    >>> is_masked([[1, 2], np.ma.array([1, 2], mask=[False, True])])
+    True
+    """
+    if isinstance(value, (list, tuple)):
+        return not NUMBERS.issuperset(map(type, value)) and any(map(is_masked, value))
+    return isinstance(value, np.ma.MaskedArray) and bool(np.ma.is_masked(value))
 
 
 def tensor_of(array: Array) -> torch.Tensor:
