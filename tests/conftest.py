@@ -68,7 +68,10 @@ def surroundings() -> dict[str, Any]:
         "torch functions": torch._C._is_torch_function_enabled(),
         "function modes": torch._C._len_torch_function_stack(),
         "dispatch modes": torch._C._len_torch_dispatch_stack(),
-        "matmul precision": torch.get_float32_matmul_precision(),
+        "precision": {
+            op: torch._C._get_fp32_precision_getter("mkldnn", op)
+            for op in ("all", "matmul", "conv", "rnn")
+        },
         "threads": torch.get_num_threads(),
         "numpy's errors": np.geterr(),
         "folder": os.getcwd(),

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from functools import cache
 from pathlib import Path
+from threading import Event
 from typing import Any, Literal
 
 import numpy as np
@@ -19,7 +21,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import tgbench as tg
-from tgbench.base.surroundings import apart, is_plain, plainly
+from tgbench.base.surroundings import PRECISION, apart, is_plain, plainly
 from tgbench.graph.graph import GraphBuilder
 from tgbench.session.session import GraphSession
 from tgbench.sources.models import gemma3
@@ -58,6 +60,25 @@ def default_device(device: str) -> Iterator[None]:
         torch.set_default_device(None)
 
 
+@contextmanager
+def precision(op: str, found: str) -> Iterator[None]:
+    torch._C._set_fp32_precision_setter("mkldnn", op, found)
+    try:
+        yield
+    finally:
+        torch._C._set_fp32_precision_setter("mkldnn", op, "none")
+
+
+@contextmanager
+def medium() -> Iterator[None]:
+    torch.set_float32_matmul_precision("medium")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision("highest")
+        torch._C._set_fp32_precision_setter("mkldnn", "matmul", "none")
+
+
 class Functions(TorchFunctionMode):
     """A mode that makes everything twice as large."""
 
@@ -83,6 +104,8 @@ AROUND: dict[str, Callable[[], AbstractContextManager[Any]]] = {
     "bfloat16": lambda: default_dtype(torch.bfloat16),
     "autocast": lambda: torch.autocast("cpu", dtype=torch.bfloat16),
     "inference mode": torch.inference_mode,
+    "matmul precision": medium,
+    "precision": lambda: precision("all", "bf16"),
     "no gradients": torch.no_grad,
     "gradients": torch.enable_grad,
     "a device": lambda: torch.device("meta"),
@@ -240,7 +263,9 @@ def test_graphs_and_checkpoints_are_made_inside(around: Around, tmp_path: Path) 
 def everything() -> ExitStack:
     """All of it at once."""
     stack = ExitStack()
-    for name in ("autocast", "a device", "functions", "inference mode", "dispatches"):
+    for name in (
+        "autocast", "a device", "functions", "matmul precision", "inference mode", "dispatches"
+    ):  # fmt: skip
         stack.enter_context(AROUND[name]())
     return stack
 
@@ -266,6 +291,32 @@ def test_what_is_set_is_set_again_afterwards(around: Around) -> None:
         assert set_here() == before
 
 
+def test_a_precision_is_full_until_the_last_thread_that_asked_is_done() -> None:
+    """It is set for the process: whoever leaves first takes it from nobody, and finds none."""
+    inside, done = Event(), Event()
+
+    def stays() -> None:
+        inside.set()
+        done.wait()
+
+    with medium(), ThreadPoolExecutor() as pool:
+        staying = pool.submit(apart, stays)
+        inside.wait()
+        assert not is_plain()
+        assert apart(is_plain)
+        assert torch._C._get_fp32_precision_getter("mkldnn", "matmul") == "ieee"
+        done.set()
+        staying.result()
+        assert torch._C._get_fp32_precision_getter("mkldnn", "matmul") == "bf16"
+    assert is_plain()
+
+
+def test_an_op_has_what_is_set_for_all_afterwards() -> None:
+    with precision("all", "bf16"):
+        apart(is_plain)
+    assert is_plain()
+
+
 def test_an_interrupt_anywhere_leaves_all_as_it_was() -> None:
     """At every bytecode, each time that it is reached."""
 
@@ -282,6 +333,7 @@ def test_an_interrupt_anywhere_leaves_all_as_it_was() -> None:
             with pytest.raises(KeyboardInterrupt):
                 injector.call(calls)
             assert set_here() == before, point
+            assert not PRECISION.asking, point
     assert is_plain()
 
 
