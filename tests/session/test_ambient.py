@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
@@ -255,6 +258,64 @@ def test_graphs_and_checkpoints_are_made_inside(around: Around, tmp_path: Path) 
         session = GraphSession(gemma3(config, tokens=8), weights)
         found = session.run({"ids": ids})["logits"]
     np.testing.assert_allclose(found, right.run({"ids": ids})["logits"], rtol=0, atol=1e-5)
+
+
+# --- or is compiled -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def frames() -> Iterator[Counter[str]]:
+    """What PyTorch's compiler looks into, counted."""
+    from torch._dynamo import reset
+    from torch._dynamo.utils import counters
+
+    reset()
+    counters.clear()
+    yield counters["frames"]
+    reset()
+
+
+def test_a_compiler_goes_around_a_run(frames: Counter[str]) -> None:
+    session, image = opened("bitwise"), torch.tensor(IMAGES[0])
+    right = session.run({"x": image})["output"]
+
+    @torch.compile(backend="eager")
+    def compiled(x: Tensor) -> Tensor:
+        return session.run({"x": x * 2 / 2})["output"] + 1
+
+    torch.testing.assert_close(compiled(image), right + 1, rtol=0, atol=0)
+    assert frames["total"] == 2  # before the run and behind it
+    run = torch.compile(session.run, backend="eager")
+    torch.testing.assert_close(run({"x": image})["output"], right, rtol=0, atol=0)
+    assert frames["total"] == 2
+
+
+def test_a_compiler_goes_around_all_that_is_made(frames: Counter[str]) -> None:
+    graph, image = imported(), torch.tensor(IMAGES[0])
+
+    @torch.compile(backend="eager")
+    def compiled(x: Tensor) -> Any:
+        return GraphSession(graph).run({"x": x + 1})["output"]
+
+    right = compiled(image)
+    torch.testing.assert_close(right, GraphSession(graph).run({"x": image + 1})["output"])
+    assert frames["total"] <= 5  # its own three, two of which begin twice
+
+
+def test_a_compiler_that_wants_everything_is_told_what_to_do() -> None:
+    session = opened()
+    run = torch.compile(lambda x: session.run({"x": x}), backend="eager", fullgraph=True)
+    with pytest.raises(RuntimeError, match="leave fullgraph=True out"):
+        run(torch.tensor(IMAGES[0]))
+
+
+def test_nothing_loads_the_compiler() -> None:
+    code = (
+        "import sys, torch, tgbench as tg, numpy as np; g = tg.GraphBuilder();"
+        " g.output('y', g.input('x', (2,)) * 2.0); s = tg.GraphSession(g.build());"
+        " s.run({'x': np.ones(2, 'f')}); assert 'torch._dynamo' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 # --- and it is all there afterwards ---------------------------------------------------------------

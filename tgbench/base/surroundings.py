@@ -3,7 +3,8 @@
 Autocast rounds what is multiplied, and so may `torch.set_float32_matmul_precision` on a processor;
 inference mode makes tensors that nobody may write into outside of it, and modes (a default device
 is one) make tensors elsewhere, or others in their place. Where any of these is on, what the package
-does is done with all of them off. What GPUs round to (TF32) is left to whoever sets it.
+does is done with all of them off. What GPUs round to (TF32) is left to whoever sets it. What
+`torch.compile` traces is traced up to a call of ours, and on from what it gave.
 
 What is put back is said outright and may be said twice, so that an interrupt in any line leaves
 none of it undone; and nothing that gives way in its middle (a generator) may be called like this.
@@ -18,6 +19,7 @@ from threading import RLock, get_ident
 from typing import Any, ParamSpec, TypeVar
 
 import torch
+from torch._C._dynamo import eval_frame
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -28,6 +30,7 @@ _count_functions = torch._C._len_torch_function_stack
 _count_dispatches = torch._C._len_torch_dispatch_stack
 _precision_of = torch._C._get_fp32_precision_getter
 _set_precision = torch._C._set_fp32_precision_setter
+_SKIPPED = eval_frame._FrameExecStrategy(eval_frame._FrameAction.SKIP, eval_frame._FrameAction.SKIP)
 _EXACT = frozenset({"none", "ieee"})  # "none" is what nobody has set
 _ROUNDED = ("matmul", "conv")  # what is called of oneDNN: it has a setting for each
 
@@ -101,6 +104,21 @@ def is_plain() -> bool:
     )
 
 
+def untraced(function: Callable[P, R]) -> Callable[P, R]:
+    """The function, which no compiler of PyTorch looks into, nor into what it calls.
+
+    Says what `torch.compiler.disable` says, which loads the compiler and has a call around each.
+    """
+    told: Any = function
+    eval_frame.set_code_exec_strategy(told.__code__, _SKIPPED)  # called by what is not traced
+    told._torchdynamo_disable = True  # called by what is
+    told._torchdynamo_disable_msg = (
+        "tgbench computes what changed, another part each time: leave fullgraph=True out, or call "
+        "it outside of what is compiled"
+    )
+    return function
+
+
 def plainly(function: Callable[P, R]) -> Callable[P, R]:
     """A function that does what it does whatever its caller has set.
 
@@ -114,6 +132,7 @@ def plainly(function: Callable[P, R]) -> Callable[P, R]:
     """
     assert not isgeneratorfunction(function), "others run before a generator is over"
 
+    @untraced
     @wraps(function)
     def called(*args: P.args, **kwargs: P.kwargs) -> R:
         return function(*args, **kwargs) if is_plain() else apart(function, *args, **kwargs)

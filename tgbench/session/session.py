@@ -37,7 +37,7 @@ from tgbench.base.errors import (
     check_number,
 )
 from tgbench.base.files import is_there
-from tgbench.base.surroundings import apart, is_plain, plainly
+from tgbench.base.surroundings import apart, is_plain, plainly, untraced
 from tgbench.base.switches import telling
 from tgbench.base.words import shorten
 from tgbench.costs.nearby import Nearby
@@ -544,6 +544,7 @@ class GraphSession(Facts):
 
     # --- running ---------------------------------------------------------------------------------
 
+    @untraced
     def run(
         self,
         inputs: Any,
