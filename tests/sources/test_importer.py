@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import pickle
+import subprocess
+import sys
 import warnings
 import zipfile
 from collections.abc import Callable
@@ -1224,3 +1227,19 @@ def test_a_module_that_was_made_in_inference_mode_is_imported_outside_of_it(shar
             found = session.run({"input": image})["output"]
             assert not found.is_inference()
             assert torch.allclose(found, right, atol=1e-5)
+
+
+def test_a_first_export_in_a_folder_that_is_gone_is_refused_with_the_mend(tmp_path: Path) -> None:
+    """PyTorch loads its compiler then, which asks where it is; in a process that has not yet."""
+    code = (
+        "import os, sys, torch, tgbench as tg; tg.from_torch; os.rmdir(os.getcwd())\n"
+        "try: tg.from_torch(torch.nn.ReLU().eval(), (torch.ones(2),))\n"
+        "except tg.ImporterError as error: sys.exit(str(error))"
+    )
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    path = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    found = subprocess.run(
+        [sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, env=path
+    )
+    assert "in a folder that is there; `os.chdir` to one" in found.stderr

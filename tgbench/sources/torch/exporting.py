@@ -237,6 +237,8 @@ def _explained(module: nn.Module, error: Exception) -> str:
             "its Python code branches on, or takes sizes from, values of tensors; use torch.where "
             "instead, or wrap the module so that what it branches on is made inside"
         )
+    elif isinstance(error, FileNotFoundError) and not _is_somewhere():
+        mend = "PyTorch loads what it exports with in a folder that is there; `os.chdir` to one"
     elif "cache" in text.lower():
         mend = NO_CACHE
     else:
@@ -246,6 +248,14 @@ def _explained(module: nn.Module, error: Exception) -> str:
         )
     where = f" at {place}" if place else ""
     return f"torch.export of {name} failed{where}: {mend}. {type(error).__name__}: {brief}"
+
+
+def _is_somewhere() -> bool:
+    """Whether the working folder is there."""
+    try:
+        return bool(os.getcwd())
+    except FileNotFoundError:
+        return False
 
 
 def _place(error: BaseException | None) -> SourceLine | None:
