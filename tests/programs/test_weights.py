@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -56,3 +57,38 @@ def test_what_is_given_by_two_names_is_one_tensor(form: Callable[[Array], Any]) 
     given = form(arrays()["w1"])
     source, nodes = FromArrays({"w0": given, "w1": given}, "cpu", False), graph().parameters
     assert source.tensor("w0", nodes["w0"]) is source.tensor("w1", nodes["w1"])
+
+
+class Read(dict[str, Array]):
+    """Arrays that are made anew each time, as those of a file; how many are there at once."""
+
+    def __init__(self, names: Mapping[str, Any]) -> None:
+        super().__init__(names)
+        self.held: list[weakref.ref[Array]] = []
+        self.most = 0
+
+    def __getitem__(self, name: str) -> Array:
+        found = super().__getitem__(name).copy()
+        self.held.append(weakref.ref(found))
+        self.most = max(self.most, sum(one() is not None for one in self.held))
+        return found
+
+
+@pytest.mark.parametrize("take", ["tensor", "rows"])
+def test_what_is_read_each_time_is_let_go_once_it_is_taken(take: str) -> None:
+    """An `.npz` is not in memory twice."""
+    read, nodes = Read(arrays()), graph().parameters
+    source = FromArrays(read, "cpu", False)
+    for i, (name, node) in enumerate(nodes.items()):
+        found = getattr(source, take)(name, node)
+        assert float(found[0, 0] if take == "tensor" else next(found)[0, 0]) == i
+        assert source.dtype(name) == "float32"
+    assert read.most <= 2
+
+
+def test_a_dtype_is_asked_for_without_reading_again() -> None:
+    read, nodes = Read(arrays()), graph().parameters
+    source = FromArrays(read, "cpu", False)
+    for name, node in nodes.items():
+        source.dtype(name), source.tensor(name, node), source.dtype(name)
+    assert len(read.held) == COUNT

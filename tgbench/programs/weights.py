@@ -7,7 +7,8 @@ into are copied.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -126,21 +127,29 @@ class FromArrays:
 
     def __init__(self, arrays: Mapping[str, Any], device: str, as_they_lie: bool) -> None:
         self.arrays, self.device, self.as_they_lie = arrays, device, as_they_lie
-        self._copies: dict[tuple[Any, ...], torch.Tensor] = {}
-        self._given: dict[str, Any] = {}  # where bytes lie says which, while they are held
+        # of what is given, which is asked whether it is there: where bytes lie says which till then
+        self._copies: dict[tuple[Any, ...], tuple[Callable[[], Any], torch.Tensor]] = {}
+        self._given: dict[str, Any] = {}
+        self._dtypes: dict[str, str] = {}
 
     def names(self) -> tuple[str, ...]:
         return tuple(self.arrays)
 
     def dtype(self, name: str) -> str:
-        return DTYPE_NAMES[self._dense(name).dtype]
+        if name not in self._dtypes:
+            self._dense(name)
+        return self._dtypes[name]
 
     def rows(self, name: str, node: Node) -> Iterator[torch.Tensor]:
         count = max(1, CHUNK_BYTES // (4 * node.shape[1]))
-        return iter(self._checked(name, node).split(count))
+        found = self._checked(name, node)
+        self._given.pop(name)
+        return iter(found.split(count))
 
     def _value(self, name: str) -> Any:
-        """What is given, asked for once: some mappings read it from a file each time."""
+        """What is given, asked for once and held until it is taken: some mappings read it from a
+        file each time.
+        """
         if name not in self._given:
             self._given[name] = self.arrays[name]
         return self._given[name]
@@ -166,6 +175,7 @@ class FromArrays:
             raise _no_array(name, value, str(error)) from error
         if found.layout != torch.strided or found.is_meta or found.dtype not in DTYPE_NAMES:
             raise _no_array(name, value, f"{found.dtype}, {found.layout}, {found.device}")
+        self._dtypes[name] = DTYPE_NAMES[found.dtype]
         return found
 
     def _checked(self, name: str, node: Node) -> torch.Tensor:
@@ -183,14 +193,26 @@ class FromArrays:
         value, dtype = self._checked(name, node), TORCH_DTYPES[node.dtype]
         if self.as_they_lie:
             return held_as(name, value, dtype).to(self.device).contiguous()
-        place = *self._place(name), dtype
-        if place not in self._copies:
+        place, given = (*self._place(name), dtype), self._given.pop(name)
+        of, copy = self._copies.get(place, (_nothing, value))
+        if of() is None:
             copy = torch.empty(value.shape, dtype=dtype, device=self.device)
-            self._copies[place] = copy.copy_(held_as(name, value, dtype))
-        return self._copies[place]
+            copy.copy_(held_as(name, value, dtype))
+            self._copies[place] = _there(given), copy
+        return copy
 
     def is_mapped(self, name: str, node: Node) -> bool:
         return False
+
+
+def _nothing() -> None:
+    """What is there of what was never given."""
+
+
+def _there(value: Any) -> Callable[[], Any]:
+    """Gives an array while somebody else has it, and a list, which does not tell, always."""
+    is_array = isinstance(value, (np.ndarray, torch.Tensor))
+    return weakref.ref(value) if is_array else lambda: value
 
 
 def held_as(name: str, value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
