@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from interrupts.injecting import Injector, Point, places
+from interrupts.injecting import Injector, Point, in_turns, places
 
 import tgbench as tg
 from tgbench.base.coords import at as number_at
@@ -645,10 +645,10 @@ def test_whether_programs_count_on_anything_is_known_whatever_comes_and_goes() -
         program = Program((), frozenset(), 0, {}, ())
         library.add(int(random.integers(2)), kinds[random.integers(5)], program)
         right = all(state == NOTHING for state, _, _ in library)
-        assert (library.continuing == 0) == right
+        assert (not library.continuing) == right
         if random.random() < 0.05:
             library.clear()
-            assert library.continuing == 0
+            assert not library.continuing
     assert library.evicted > 100
     *_, (_, last, _) = library
     assert next(iter(library.kinds(1))) is last
@@ -690,6 +690,38 @@ def test_whatever_stops_a_program_from_coming_the_others_are_found() -> None:
             injector.call(lambda library=library: add(library))
         assert injector.has_raised
         assert list(library.origins(kind, (), ())) == [()]
+
+
+def test_an_interrupt_anywhere_is_one_and_leaves_a_library_whole() -> None:
+    """Also where a class is hashed, by whatever asks for that."""
+    kinds = [BucketClass((("x", (((None, n),),)),), (), ()) for n in range(1, 9)]
+
+    def full() -> Library:
+        library = Library(limit_bytes=20_000)
+        for i, kind in enumerate(kinds):
+            library.add(i % 2, kind, Program((), frozenset(), 0, {}, ()))
+        return library
+
+    def use(library: Library) -> None:
+        for kind in (kinds[-1], BucketClass((("x", (((None, 9),),)),), (), ())):
+            library.add(1, kind, Program((), frozenset(), 0, {}, ()))
+            library.find(1, kind, ())
+        list(library.kinds(2))
+
+    library = full()
+    points = list(in_turns(places(lambda: use(library))))
+    assert any(point.place.code is BucketClass.__hash__.__code__ for point in points)
+    for point in points:
+        library = full()
+        with suppress(KeyboardInterrupt):
+            Injector(point, KeyboardInterrupt).call(lambda library=library: use(library))
+        assert len(list(library)) == len(library) > 0, point
+        right = all(state == NOTHING for state, _, _ in library)
+        assert (not library.continuing) == right, point
+        for _ in range(2 * len(kinds)):
+            use(library)
+        there = {(state, kind) for kind in kinds for state in library.states(kind)}
+        assert there >= {(state, kind) for state, kind, _ in library if kind in kinds}, point
 
 
 def test_what_programs_take_is_measured_of_some() -> None:

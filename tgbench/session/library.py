@@ -13,8 +13,6 @@ from tgbench.programs.states import NOTHING
 from tgbench.runs.buckets import BucketClass
 from tgbench.runs.work import Place
 
-NO_STATES: dict[int, None] = {}
-NO_PROGRAMS: list[Program] = []
 CALL_BYTES = 3_500.0  # of a call, about, before any was measured
 SAMPLED = 16
 
@@ -41,12 +39,27 @@ class Sizes:
         return round(found)
 
 
+class Shelf:
+    """Programs of a class from a state, the youngest first; there is always one.
+
+    Equal to itself alone, which takes no Python: an interrupt in the hash of a class, called by an
+    ordered dictionary, is taken for a key that is not there.
+    """
+
+    def __init__(self, state: int, kind: BucketClass) -> None:
+        self.state, self.kind = state, kind
+        self.programs: list[Program] = []
+
+
+NO_SHELVES: dict[int, Shelf] = {}
+
+
 class Library:
     """Programs by (state, bucket class), bounded in bytes; the least used go first.
 
     Fields:
         changes: how often a program came or went.
-        continuing: how many shelves are of programs that count on something.
+        continuing: shelves of programs that count on something.
     """
 
     def __init__(self, limit_bytes: int) -> None:
@@ -54,85 +67,94 @@ class Library:
         self.changes = 0
         self.size_bytes = 0
         self.evicted = 0
-        self._shelves: OrderedDict[tuple[int, BucketClass], list[Program]] = OrderedDict()
-        self._states: dict[BucketClass, dict[int, None]] = {}  # with a shelf
-        self._latest: Program | None = None  # of the last shelf
-        self.continuing = 0
+        self._shelves: dict[BucketClass, dict[int, Shelf]] = {}
+        self._used: OrderedDict[Shelf, None] = OrderedDict()  # or never found, after an interrupt
+        self._latest: Shelf | None = None  # of those in use
+        self.continuing: set[Shelf] = set()
         self._sizes = Sizes()
 
     def find(self, state: int, kind: BucketClass, origin: tuple[int, ...]) -> Program | None:
         """A program that is right at this origin, if one is there."""
-        key = state, kind
-        for program in self._shelves.get(key, NO_PROGRAMS):
+        shelf = self.states(kind).get(state)
+        if shelf is None:
+            return None
+        for program in shelf.programs:
             if program.domain.holds(origin):
-                if program is not self._latest:
-                    self._shelves.move_to_end(key)
-                    self._latest = program
+                if shelf is not self._latest:
+                    self._used.move_to_end(shelf)
+                    self._latest = shelf
                 return program
         return None
 
     def kinds(self, most: int) -> Iterable[BucketClass]:
         """The classes of the programs that were used last, that one first."""
-        return dict.fromkeys(kind for _, kind in islice(reversed(self._shelves), most))
+        return dict.fromkeys(shelf.kind for shelf in islice(reversed(self._used), most))
 
     def origins(self, kind: BucketClass, first: Place, last: Place) -> Iterator[Place]:
         """Between two origins, where programs of a class may be right: the last, so that changes
         start together; and where programs were made that are not right there.
         """
         found = dict.fromkeys([last])
-        for state in self.states(kind):
-            for program in self._shelves.get((state, kind), NO_PROGRAMS):  # none: stopped there
+        for shelf in self.states(kind).values():
+            for program in shelf.programs:
                 at = program.made_at
                 between = all(a <= b <= c for a, b, c in zip(first, at, last, strict=True))
                 if between and not program.domain.holds(last):
                     found[at] = None
         return iter(found)
 
-    def states(self, kind: BucketClass) -> dict[int, None]:
+    def states(self, kind: BucketClass) -> dict[int, Shelf]:
         """From which states programs of a class start, the last one last."""
-        return self._states.get(kind, NO_STATES)
+        return self._shelves.get(kind, NO_SHELVES)
 
     def add(self, state: int, kind: BucketClass, program: Program) -> None:
-        key = state, kind
         self.changes += 1
-        self._states.setdefault(kind, {})[state] = None
-        self.continuing += state != NOTHING and key not in self._shelves
-        self._shelves[key] = [program, *self._shelves.get(key, ())]  # no shelf is ever empty
-        self._shelves.move_to_end(key)
-        self._latest = program
         program.size_bytes = self._sizes.of(program)
+        shelf = self.states(kind).get(state) or Shelf(state, kind)
+        shelf.programs = [program, *shelf.programs]
+        self._used[shelf] = None
+        self._used.move_to_end(shelf)
+        self._latest = shelf
+        if state != NOTHING:
+            self.continuing.add(shelf)
         self.size_bytes += program.size_bytes
+        self._shelves.setdefault(kind, {})[state] = shelf
         while self.size_bytes > self.limit_bytes and len(self) > 1:
             self._drop_oldest()
 
     def _drop_oldest(self) -> None:
-        key, (*rest, oldest) = next(iter(self._shelves.items()))
+        shelf = next(iter(self._used))
+        *rest, oldest = shelf.programs
         self.size_bytes -= oldest.size_bytes
         self.evicted += 1
-        self._latest = None
         if rest:
-            self._shelves[key] = rest
+            shelf.programs = rest
         else:
-            del self._shelves[key]
-            state, kind = key
-            self.continuing -= state != NOTHING
-            del self._states[kind][state]
-            if not self._states[kind]:
-                del self._states[kind]
+            self._drop(shelf)
+
+    def _drop(self, shelf: Shelf) -> None:
+        """It is found no more, and then it goes: what is found has to be there."""
+        there = self._shelves.get(shelf.kind, {})
+        if there.get(shelf.state) is shelf:
+            del there[shelf.state]
+        if not there:
+            self._shelves.pop(shelf.kind, None)
+        self.continuing.discard(shelf)
+        if self._latest is shelf:
+            self._latest = None
+        del self._used[shelf]
 
     def clear(self) -> None:
         self.changes += 1
         self._shelves.clear()
-        self._states.clear()
-        self.size_bytes = self.continuing = 0
-        self._latest = None
+        self._used.clear()
+        self.continuing.clear()
+        self._latest, self.size_bytes = None, 0
 
     def __len__(self) -> int:
-        return sum(map(len, self._shelves.values()))
+        return sum(len(shelf.programs) for shelf in self._used)
 
     def __iter__(self) -> Any:
         return (
-            (state, kind, program)
-            for (state, kind), shelf in self._shelves.items()
-            for program in shelf
+            (shelf.state, shelf.kind, program) for shelf in self._used for program in shelf.programs
         )
