@@ -462,3 +462,18 @@ def test_what_is_said_to_be_retained_is_what_retained_nodes_take() -> None:
     kept = sum(sizes[name] for name in plan.retained)
     assert 0 < kept == plan.retained_bytes < plan.kept_bytes  # which has inputs as well
     assert f"retained in {format_bytes(kept)}," in str(plan)
+
+
+def test_the_text_of_a_plan_fits_a_screen() -> None:
+    """Whatever there is in it: the most frequent runs are told, and how many others there are."""
+    plan = decoded().session.plan
+    bucket = plan.buckets[0]
+    wide = (*bucket.demand, *((f"y{i}", (((0, 1),),)) for i in range(500)))
+    many = [replace(bucket, weight=1.0 + i, bounds=(i,)) for i in range(99)]
+    many[3] = replace(many[3], weight=1000.0, demand=wide)
+    lines = str(replace(plan, buckets=tuple(many))).splitlines()
+    assert len(lines) <= 40
+    assert max(map(len, lines)) <= 240
+    assert lines[1].startswith("      1000 × ")
+    assert lines[2].startswith("        99 × ")
+    assert lines[-1] == "  … and 69 more classes, 42% of the runs"

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from tgbench.base.atomic import atomic_path
 from tgbench.base.errors import PlanError
 from tgbench.base.machine import Machine
-from tgbench.base.words import counted, format_bytes, format_time, shorten
+from tgbench.base.words import counted, cut, format_bytes, format_time, shorten
 from tgbench.graph.graph import Graph, Node
 from tgbench.memory.placement import (
     Placement,
@@ -48,6 +48,9 @@ from tgbench.runs.split import Cut
 
 if TYPE_CHECKING:
     from tgbench.programs.exact.findings import Exactness
+
+MOST_CLASSES = 30  # of the text, which is to fit a screen
+LONGEST_LINE = 240  # characters
 
 
 @dataclass(frozen=True)
@@ -250,10 +253,23 @@ class Plan(PlanFields):
         if self.dropped:
             dropped = counted(len(self.dropped), "node")
             lines.append(f"  computed again when needed, {dropped}: {_some(self.dropped)}")
-        for bucket in self.buckets:
-            kind = BucketClass(bucket.changed, bucket.demand, bucket.bounds)
-            lines.append(f"  {bucket.weight:8g} × {kind}")
-        return "\n".join(lines)
+        return "\n".join([*(cut(line, LONGEST_LINE) for line in lines), *self._runs()])
+
+    def _runs(self) -> list[str]:
+        """The classes of runs, the most frequent ones first, on what a screen has room for."""
+        order = sorted(self.buckets, key=lambda bucket: -bucket.weight)
+        lines = [
+            cut(
+                f"  {one.weight:8g} × {BucketClass(one.changed, one.demand, one.bounds)}",
+                LONGEST_LINE,
+            )
+            for one in order[:MOST_CLASSES]
+        ]
+        rest, total = order[MOST_CLASSES:], sum(one.weight for one in order)
+        if rest:
+            share = sum(one.weight for one in rest) / total if total else 0
+            lines.append(f"  … and {counted(len(rest), 'more class')}, {share:.0%} of the runs")
+        return lines
 
     __repr__ = __str__
 
