@@ -1,7 +1,7 @@
 """How two plans differ, from the plans alone.
 
 before ─┐                retained     + k1 (64 B, saves 0.01 ms a run)
-        ├─→ PlanDiff ─→  retained     - h (128 B)
+        ├─→ PlanDiff ─→  retained     − h (128 B)
 after  ─┘                cut          none → ids[0] in 4
 """
 
@@ -165,7 +165,7 @@ class PlanDiff:
             *_amount("time bound", _bound_ns(a), _bound_ns(b), _time_or_none),
             *_change("cut", _cut(a), _cut(b)),
             *(("retained", f"+ {kept}") for kept in self.gained),
-            *(("retained", f"- {kept}") for kept in self.lost),
+            *(("retained", f"− {kept}") for kept in self.lost),
             *(("retained", _otherwise_kept(*pair)) for pair in self.rearranged),
             *_count("views", self.copied, "with bytes of their own now"),
             *_count("views", self.shown, "without bytes of their own now"),
@@ -176,7 +176,7 @@ class PlanDiff:
             *_count("memory map", self.removed, "no longer there"),
             *_count("memory map", self.added, "new there"),
             *(("runs", f"+ {kind}") for kind in self.further),
-            *(("runs", f"- {kind}") for kind in self.fewer),
+            *(("runs", f"− {kind}") for kind in self.fewer),
             *_count("runs", self.reweighted, "of another weight or origin"),
         ]
 
@@ -289,7 +289,7 @@ def _amount(
 ) -> list[tuple[str, str]]:
     if before == after:
         return []
-    share = f" ({after / before - 1:+.1%})" if before and after else ""
+    share = f" ({after / before - 1:+.1%})".replace("-", "−") if before and after else ""
     return [(head, f"{words(before)} → {words(after)}{share}")]
 
 
