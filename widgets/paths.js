@@ -1,7 +1,7 @@
 // Other ways to compute the graph: decisions as lines on a map, and a table that fills what is seen of it, and grows as it is scrolled.
 import { framed, make, refill, shape } from "./common.js";
 
-const LINE = 24, BEYOND = 8, APART = 170, DEEP = 34, LEFT = 16, TOP = 40, LETTERS = 22, MOST_LETTERS = 72, LETTER_PIXELS = 7; // of a label with others beside it, and of one without
+const LINE = 24, BEYOND = 8, APART = 190, DEEP = 34, LEFT = 16, TOP = 40, LETTERS = 22, MOST_LETTERS = 72, LETTER_PIXELS = 8; // of a label with others beside it, and of one without
 const WAYS = ["graph", "a run", "more", "measured", "calls", "kept at most", "by"];
 
 const TITLES = { more: "than the first path takes", measured: "the share of its time that stands on measurements of its kernels" };

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from test_screen_bare import frame, show, tab
 from benchmarks import browsers
 from tgbench.session.paths import SessionPaths
 from tgbench.views.panels import board as boards
+from tgbench.views.values.ways import PathMap, Stop
 
 
 @pytest.fixture
@@ -87,3 +89,40 @@ def test_rows_that_do_not_fill_what_is_seen_ask_for_more(
     assert rows.bounding_box()["y"] < end.bounding_box()["y"]
     frame(page)
     assert asked(page, "more_ways") == 2
+
+
+HEADINGS = ("encoder.layers.0.matmul_1 × 12", "mmmm_attention.matmul × 12", "layer_2.matmul × 3")
+OPTIONS = ("2 matmul, softmax, linear, rms_norm", "3 matmul, 2 softmax, mul", "nothing more")
+WIDE = PathMap(
+    HEADINGS,
+    tuple(Stop(place, row, OPTIONS[row]) for place in range(3) for row in range(3)),
+    ((0, 0, 0), (0, 1, 2), (1, 2, 1), (2, 0, 2)),
+)
+SPANS = """labels => labels.map((one) => {
+    const box = one.getBoundingClientRect();
+    return [Math.round(box.top / 20), box.left, box.right];
+})"""
+
+
+def assert_apart(svg: Any) -> None:
+    """No label ends where the next one in its row begins, or beyond the picture."""
+    spans = sorted(svg.locator("text").evaluate_all(SPANS))
+    assert len(spans) == 12
+    for (row, _, end), (below, begin, _) in pairwise(spans):
+        assert row != below or end < begin, spans
+    box = svg.bounding_box()
+    assert max(end for _, _, end in spans) <= box["x"] + box["width"]
+
+
+def test_labels_are_beside_each_other_and_all_there(
+    bare: browsers.Watched, files: str, screen: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the screen, and in the picture of a notebook."""
+    monkeypatch.setattr(boards.PathsBoard, "map", lambda _: WIDE)
+    screen.board.find()
+    screen.tell("paths")
+    page = show(bare, files, screen)
+    tab(page, "paths")
+    assert_apart(page.locator(".tg-map svg"))
+    page.set_content(f"<body>{WIDE.to_svg()}</body>")
+    assert_apart(page.locator("svg"))

@@ -27,9 +27,9 @@ from tgbench.session.paths import SessionPaths
 from tgbench.views.draw.tables import TextTable
 
 SHOWN = 12  # paths of a table, and lines of a map
-STEP, ROW, LEFT, TOP = 150, 34, 20, 44  # pixels
+STEP, ROW, LEFT, TOP = 176, 34, 20, 44  # pixels
 LETTERS, MOST_LETTERS = 20, 72  # of a label, and of one with nothing beside it; all is its title
-LETTER = 7  # pixels
+LETTER = 8  # pixels, of a heading
 PAPER = "var(--jp-layout-color1, var(--vscode-editor-background, Canvas))"  # behind the map
 
 
