@@ -13,8 +13,10 @@ from collections.abc import Iterator
 import pytest
 from places import ROOT
 
+from tgbench.graph import ops
 from tgbench.graph.op_table import OPS
 
+assert ops  # which fill the table
 PACKAGE = ROOT / "tgbench"
 KERNELS = (
     "kernels/numba/", "kernels/numpy/", "kernels/onednn/", "kernels/torch/", "kernels/triton/"
@@ -22,6 +24,7 @@ KERNELS = (
 AT_HOME = ("graph/ops/", "graph/recognise/", "graph/rewrite/", *KERNELS, "sources/")
 BUILDS = ("apply", "_binary", "_operator")
 HOMONYMS = {  # words that mean something else there
+    "base/surroundings.py": {"matmul", "conv"},  # settings of PyTorch
     "commands/apps/cnn.py": {"relu"},  # a word of torch's initialisation
     "commands/apps/editing.py": {"full"},  # a rounding of buckets
     "commands/demo.py": {"full", "equal"},  # a rounding; a column
