@@ -478,7 +478,7 @@ X = np.zeros((ROWS, WIDTH), "float32")
 BAD: dict[str, tuple[Any, str]] = {
     "no pairs": ([], "there are no pairs"),
     "not a list": ({"x": X}, "pairs are a dict; pass a list of"),
-    "three": ([({}, {}, {})], r"pairs\[0\] is not \(inputs, outputs\)"),
+    "three": ([({}, {}, {})], r"pairs\[0\] is no pair; give \(inputs, outputs\)"),
     "no input": ([({}, {"y": X})], r"pairs\[0\] has no input 'x' \(float32\[6, 8\]\); add it"),
     "other input": ([({"x": X, "z": X}, {"y": X})], r"unknown input 'z'; the graph takes x"),
     "no output": ([({"x": X}, {})], "expects no output; give at least one of y, mean"),

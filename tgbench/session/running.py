@@ -168,7 +168,10 @@ def check_served(run: Decision) -> None:
     there = kind.bucket(origin)
     asked = Bucket((), run.bucket.demand) if program.renews else run.bucket
     if not asked.is_within(there):
-        raise KernelError(f"{run.bucket} is served as {there}; this is an error of ours")
+        raise KernelError(
+            f"{run.bucket} is served as {there}, which is an error of ours; `session.forget()` has "
+            "the next run compute everything"
+        )
 
 
 class Runner:
@@ -358,7 +361,9 @@ class Runner:
                 compile_loops(self.keeper.memory.specialiser.lowerer)
                 self.rehearser.hold(whole for whole in fits if whole != spot)
             return Decision(request, arrays, differ, bucket, spot, served, found_ns, came_as)
-        raise KernelError(f"{spot.kind} fits no plan made for it: {failure}")
+        raise KernelError(
+            f"{spot.kind} fits no plan made for it: {failure}; give the session more memory"
+        )
 
     def _plan_first(self, bucket: Bucket, spot: Spot) -> Runs:
         """Plan for the first run, and for what may follow it; returns runs that fit as well."""

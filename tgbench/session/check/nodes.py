@@ -225,7 +225,9 @@ def _reference(
         with np.errstate(all="ignore"):
             made = (rule or op.reference)(attrs, *wide)
     except Exception as error:
-        raise KernelError(f"the reference of {node!r} failed: {error}") from error
+        raise KernelError(
+            f"the reference of {node!r} failed: {error}; mend the op's `reference`"
+        ) from error
     if made.dtype.kind != "f" and made.dtype != numpy_dtype(node.dtype):
         made = made.astype(numpy_dtype(node.dtype))
     return np.asarray(made)

@@ -101,7 +101,9 @@ def _pair(pair: Any, i: int) -> Pair:
         pair = (pair.inputs, pair.outputs)
     is_pair = isinstance(pair, (tuple, list)) and len(pair) == 2
     if not is_pair or not all(isinstance(side, Mapping) for side in pair):
-        raise InputError(f"pairs[{i}] is not (inputs, outputs), two dicts of arrays by name")
+        raise InputError(
+            f"pairs[{i}] is no pair; give (inputs, outputs), two dicts of arrays by name"
+        )
     try:
         inputs, outputs = ({name: as_array(value) for name, value in side.items()} for side in pair)
     except (TypeError, ValueError, RuntimeError) as error:

@@ -233,7 +233,10 @@ class Builder:
         if self.most_bytes is not None:
             self.most_bytes -= _size_bytes(node.target, args, kwargs)
             if self.most_bytes < 0:
-                raise ImporterError(f"{node.target} would make a constant that is too large")
+                raise ImporterError(
+                    f"{node.target} would make a constant that is too large; make it outside of "
+                    "forward, and pass it as an input"
+                )
         return node.target(*args, **kwargs)
 
     def _lowered(self, node: fx.Node, name: str, args: Any, kwargs: Any) -> Any:
@@ -246,7 +249,7 @@ class Builder:
         for result, out in zip(found if isinstance(found, tuple) else (found,), outs, strict=False):
             if isinstance(result, Node) and result.type != out:
                 raise UnsupportedCallError(
-                    f"the entry gives {result.type}, PyTorch {out}: mend the entry"
+                    f"the entry gives {result.type}, PyTorch {out}; mend the entry"
                 )
         return found
 

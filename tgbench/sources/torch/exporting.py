@@ -189,7 +189,10 @@ def _check_input(name: str, value: Any, owners: dict[int, str]) -> None:
     if value.layout is not torch.strided or not value.is_contiguous():
         raise ImporterError(f"{name} is not contiguous; pass `.contiguous()` of it")
     if not value.numel():
-        raise ImporterError(f"{name} is empty; graphs hold no empty tensors")
+        raise ImporterError(
+            f"{name} is empty, and graphs hold no empty tensors; leave it out, or pass what has "
+            "elements"
+        )
     other = owners.setdefault(value.untyped_storage().data_ptr(), name)
     if other != name:
         raise ImporterError(

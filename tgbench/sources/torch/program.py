@@ -193,7 +193,10 @@ def _user_input(
     if name not in fixed:
         return Leaf("input", name)
     if not isinstance(example, torch.Tensor):
-        raise ImporterError(f"fixed={name!r} needs the example inputs, which are not in a file")
+        raise ImporterError(
+            f"fixed={name!r} needs the example inputs, which are not in a file; import the module "
+            f"itself: tg.from_torch(module, inputs, fixed={name!r})"
+        )
     return Leaf("constant", name, example)
 
 
@@ -223,11 +226,16 @@ class Tensors:
     def leaf(self, spec: InputSpec) -> Leaf:
         """What a parameter, buffer or constant is to the graph."""
         if spec.kind not in (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR):
-            raise ImporterError(f"{spec.target} is a {spec.kind.name}; the importer takes tensors")
+            raise ImporterError(
+                f"{spec.target} is a {spec.kind.name}, and the importer takes tensors; hold it as "
+                "one, or compute with it outside of forward"
+            )
         assert spec.target is not None
         value = self.held.get(spec.target)
         if not isinstance(value, torch.Tensor):
-            raise ImporterError(f"{spec.target} is {type(value).__name__}, not a tensor")
+            raise ImporterError(
+                f"{spec.target} is {type(value).__name__}, not a tensor; register it as a buffer"
+            )
         if spec.target in self.mutated:
             return self._state(spec.target, value.detach())
         is_buffer = spec.kind is InputKind.BUFFER

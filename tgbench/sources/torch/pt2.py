@@ -116,9 +116,13 @@ class _Archive:
     def bytes(self, name: str) -> bytes:
         found = self.members.get(name, [])
         if len(found) != 1:
-            raise ForeignFile(f"has {len(found)} members {name}; torch.export.save writes one")
+            raise ForeignFile(
+                f"has {len(found)} members {name}; save it again: torch.export.save writes one"
+            )
         if found[0].compress_type != zipfile.ZIP_STORED:  # a few bytes could be any number
-            raise ForeignFile(f"has {name} compressed, as torch.export.save leaves nothing")
+            raise ForeignFile(
+                f"has {name} compressed; save it again: torch.export.save compresses nothing"
+            )
         self.room.take(found[0].file_size)
         return self.zip.read(found[0])
 
@@ -265,7 +269,10 @@ class _Pt2Reader:
         if kind in SAME:
             return value
         if kind not in _ARGUMENTS:
-            raise ForeignFile(f"has an argument of kind {kind}, which no entry takes")
+            raise ForeignFile(
+                f"has an argument of kind {kind}, which no entry takes; import the module itself "
+                "(`from_torch`) to see where"
+            )
         return _ARGUMENTS[kind](self, value)
 
 
@@ -306,7 +313,10 @@ def _names(output: Any) -> Iterator[str | None]:
     elif kind in ("as_tensor", "as_optional_tensor"):
         yield from [value["name"]] if "name" in value else _names(value)
     else:
-        raise ForeignFile(f"has a result of kind {kind}; sizes that depend on values have no graph")
+        raise ForeignFile(
+            f"has a result of kind {kind}, and sizes that depend on values have no graph; return "
+            "tensors of fixed sizes"
+        )
 
 
 def _place(metadata: Mapping[str, str]) -> dict[str, Any]:
@@ -331,7 +341,9 @@ WRITTEN = {"buffer_mutation": "buffer_name", "parameter_mutation": "parameter_na
 
 def _spec(kind: str, what: Any) -> InputSpec:
     if kind not in _KINDS:
-        raise ForeignFile(f"takes a {kind}; the importer takes tensors")
+        raise ForeignFile(
+            f"takes a {kind}, and the importer takes tensors; make it one, and export again"
+        )
     found, key = _KINDS[kind]
     argument = TensorArgument(name=what["arg"]["name"])
     if not isinstance(what[key], str):
