@@ -9,6 +9,7 @@ import sqlite3
 import statistics
 import time
 import warnings
+import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -546,6 +547,24 @@ def test_an_interrupt_keeps_what_was_timed(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(Race, "call", really)
     y = run.run({"x": np.ones((4, DEPTH), np.float32)})["y"]
     assert np.isfinite(y).all()
+
+
+def test_memory_is_given_back_when_nothing_timed_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    races, left = list[weakref.ref[Race]](), list[int]()
+    make = Race.__init__
+
+    def made(self: Race, *arguments: Any) -> None:
+        races.append(weakref.ref(self))
+        make(self, *arguments)
+
+    monkeypatch.setattr(Race, "__init__", made)
+    monkeypatch.setattr(
+        calibrate, "give_back_freed", lambda: left.append(sum(one() is not None for one in races))
+    )
+    one_row(session(layers()))
+    assert races
+    assert left
+    assert not any(left)
 
 
 def fail_at(monkeypatch: pytest.MonkeyPatch, kernel: str, where: str) -> list[str]:

@@ -35,6 +35,7 @@ from tgbench.base.machine import (
     Machine,
     cache_bytes,
     computes_alone,
+    give_back_freed,
     last_cache_bytes,
     usable_cores,
 )
@@ -184,15 +185,23 @@ class Calibrator:
         return [task for task in tasks if task.kernels]
 
     def _time(self, tasks: Sequence[Task], seconds: float) -> int:
-        found, contention = list[Record](), Contention()
-        for lane in by_threads(tasks):
-            races = list[Race]()
-            try:
-                self._race(lane, races, contention, seconds)
-            finally:
-                found += self.found(races, contention.is_there)
-                for one in races:
-                    self._hold(one)
+        """Operands and prepared weights of all kernels are many times what a plan takes: they are
+        given back, not only freed.
+        """
+        contention = Contention()
+        try:
+            return sum(self._timed(lane, contention, seconds) for lane in by_threads(tasks))
+        finally:
+            give_back_freed()
+
+    def _timed(self, lane: Sequence[Task], contention: Contention, seconds: float) -> int:
+        races, found = list[Race](), list[Record]()
+        try:
+            self._race(lane, races, contention, seconds)
+        finally:
+            found = self.found(races, contention.is_there)
+            for one in races:
+                self._hold(one)
         return len(found)
 
     def found(self, scores: Sequence[Score], is_contended: bool) -> list[Record]:
