@@ -367,3 +367,20 @@ def test_byte_ticks_are_few_and_round(most: int) -> None:
 
 def test_time_ticks() -> None:
     assert log_ticks(0.4, 3) == [0.5, 1, 2]
+
+
+def test_a_session_prints_what_it_runs_and_in_how_much_memory() -> None:
+    g = GraphBuilder()
+    g.output("y", ops.linear(g.input("x", (4, 8)), g.parameter("w", (16, 8))))
+    session = GraphSession(g.build(), {"w": np.ones((16, 8), np.float32)}, "4KiB", calibrate=False)
+    assert str(session).splitlines() == [
+        "session on cpu: x → y, 3 nodes",
+        "arena not planned yet, budget 4 KiB, weights 512 B",
+        "0 runs, 0 plans and 0 programs made",
+    ]
+    session.run({"x": np.ones((4, 8), np.float32)})
+    arena = session.placement.size_bytes
+    assert str(session).splitlines()[1:] == [
+        f"arena {arena} B, budget 4 KiB, weights 512 B",
+        "1 run, 1 plan and 1 program made",
+    ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tgbench.base.errors import PlanError
+from tgbench.base.words import counted, format_bytes, listed
 from tgbench.graph.graph import Graph
 from tgbench.memory.arena import Seat
 from tgbench.memory.estimate import MemoryEstimate, estimate_memory
@@ -47,6 +48,22 @@ class Facts:
     keeper: Keeper
     runner: Runner
     since: str = ""
+
+    def __str__(self) -> str:
+        ends = f"{listed(list(self.graph.inputs))} → {listed(list(self.graph.outputs))}"
+        counters, budget = self.runner.counters, self.budget_bytes
+        arena = format_bytes(self.placement.size_bytes) if self.is_planned else "not planned yet"
+        return "\n".join(
+            [
+                f"session on {self.device}: {ends}, {counted(len(self.graph), 'node')}",
+                f"arena {arena}, budget {'none' if budget is None else format_bytes(budget)}, "
+                f"weights {format_bytes(self.pool.parameter_bytes)}",
+                f"{counted(counters.runs, 'run')}, {counted(counters.planned, 'plan')} and "
+                f"{counted(counters.specialised, 'program')} made",
+            ]
+        )
+
+    __repr__ = __str__
 
     @property
     def last(self) -> Report | None:
