@@ -619,6 +619,27 @@ def test_outputs_that_are_large_beside_the_weights_are_not_held_whole() -> None:
     assert not tg.GraphSession(graph, weights, memory="1MiB").planning.whole_runs()
 
 
+@pytest.mark.parametrize("prepares", [False, True])
+def test_who_asks_again_waits_for_nothing(prepares: bool) -> None:
+    """Also where every change reaches everything, so that no edit reads what was answered."""
+    random = np.random.default_rng(0)
+    g = tg.GraphBuilder()
+    x = g.input("x", (64, 256))
+    for i in range(4):
+        apart = x - tg.ops.mean(x, 0, keepdims=True)
+        x = tg.ops.tanh(tg.ops.linear(apart, g.parameter(f"w{i}", (256, 256))))
+    g.output("y", tg.ops.sum_(x, 0))
+    weights = {f"w{i}": random.standard_normal((256, 256)).astype(np.float32) for i in range(4)}
+    session = tg.GraphSession(g.build(), weights, making="measured", calibrate=False)
+    if prepares:
+        session.prepare()
+    given = random.standard_normal((64, 256)).astype(np.float32)
+    first = session.run({"x": given})["y"]
+    again = session.run({"x": given.copy()})["y"]
+    assert session.report().recomputed == 0.0
+    np.testing.assert_array_equal(again, first)
+
+
 def test_what_compiled_loops_need_is_loaded_with_the_first_answer() -> None:
     loops = pytest.importorskip("tgbench.kernels.numba.loops")
     loops.load.cache_clear()

@@ -284,11 +284,22 @@ class Planning:
         Its program may serve any run; it is worth no budget, and no outputs that are large beside
         the weights (a row of logits is asked for, all of them are not).
         """
+        return [self.afresh().classify(self.graph)] if self._holds_outputs else []
+
+    def same_runs(self, bucket: Bucket) -> Runs:
+        """All outputs asked for once more, where that was asked, nothing changed and holding them
+        is cheap: where every change reaches everything, nothing else reads what was answered.
+        """
+        asks_for_all = bucket.demand == self.afresh().demand
+        same = Bucket((), bucket.demand).classify(self.graph)
+        return [same] if asks_for_all and self._holds_outputs else []
+
+    @property
+    def _holds_outputs(self) -> bool:
+        """Whether all outputs are small beside the weights, and no budget counts their bytes."""
         held = sum(node.type.size_bytes for node in self.graph.parameters.values())
         asked = sum(node.type.size_bytes for node in self.graph.outputs.values())
-        if self.limit_bytes is not None or asked > max(SMALL_BYTES, held // SMALL_SHARE):
-            return []
-        return [self.afresh().classify(self.graph)]
+        return self.limit_bytes is None and asked <= max(SMALL_BYTES, held // SMALL_SHARE)
 
     @property
     def everything(self) -> dict[str, Region]:

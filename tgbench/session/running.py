@@ -368,14 +368,16 @@ class Runner:
     def _plan_first(self, bucket: Bucket, spot: Spot) -> Runs:
         """Plan for the first run, and for what may follow it; returns runs that fit as well."""
         fits: Runs = ()
+        runs = self.planning.first_runs(bucket, spot, self.reader)
         if not self.chooser.strict:
             fits = self.planning.whole_runs()
+            runs = [*runs, *self.planning.same_runs(bucket)]
             self._likely = self.rehearser.likely(bucket)
             for _, (kind, at) in self._likely:
                 self.planning.likely[kind] = at
             self.planning.provide(bucket)
         with self._or_larger([bucket]):
-            self._plan_with(self.planning.first_runs(bucket, spot, self.reader), fits)
+            self._plan_with(runs, fits)
         return fits
 
     @contextmanager
@@ -744,6 +746,10 @@ class Runner:
         if self.happened:
             self.search(Search("greedy", Effort(steps=0)))
             return
-        fits: Runs = () if self.chooser.strict else self.planning.whole_runs()
-        self._plan_with(self._first_runs(self.planning.afresh()), fits)
+        everything, fits = self.planning.afresh(), list[Spot]()
+        runs = list(self._first_runs(everything))
+        if not self.chooser.strict:
+            fits += self.planning.whole_runs()
+            runs += self.planning.same_runs(everything)
+        self._plan_with(runs, fits)
         self.rehearser.hold(fits)
