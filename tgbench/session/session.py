@@ -403,7 +403,8 @@ class GraphSession(Facts):
 
         Args:
             mode: "greedy", "search" (goes on from there, any time), "exact" (integer program).
-            seconds: when to stop; 30 if neither this nor `steps` is given.
+            seconds: when to stop, timing of kernels included; 30 if neither this nor `steps` is
+                given.
             budget: another budget for the arena.
             steps: windows after which to stop; with it alone the same seed gives the same plan.
             executor: runs chains of the search elsewhere: a process pool, a Dask client.
@@ -423,7 +424,9 @@ class GraphSession(Facts):
         check_executor(executor)
         effort = Effort(30.0 if seconds is None and steps is None else seconds, steps)
         with self.planning.budgeted(budget):
+            began_s = time.perf_counter()
             self._learn()
+            effort = effort.after(time.perf_counter() - began_s)
             with self.arena.lock:
                 if self.retain == "all":
                     self.runner.plan_again()
