@@ -252,6 +252,19 @@ def test_functions_and_gates(function: int, gated: bool, columns: int) -> None:
     np.testing.assert_allclose(case.compute(), case.expected(), rtol=2e-5, atol=2e-6)
 
 
+@pytest.mark.parametrize("depth", [64, 3072])
+def test_what_is_far_larger_than_a_sum_is_added_to_all_of_it(depth: int) -> None:
+    """Rounded once a part: sums that begin with it lose digits with every term."""
+    rng, rows, columns = np.random.default_rng(0), 6, 2 * blocks.PANEL
+    x = rng.standard_normal((1, 1, rows, depth), np.float32)
+    w = rng.standard_normal((columns, depth, 1, 1), np.float32) / np.float32(depth)
+    more = np.full((1, 1, rows, columns), 100.0, np.float32)
+    bias = np.full(columns, 100.0, np.float32)
+    exact = x[0, 0].astype(np.float64) @ w[:, :, 0, 0].T.astype(np.float64) + 200.0
+    found = Case(x, w, bias=bias, more=more, sizes=(1, rows)).compute()[0, 0]
+    assert np.abs(found - exact).max() < 3 * np.spacing(np.float32(200.0))
+
+
 @pytest.mark.parametrize("held", ["bfloat16", "float16", "int8"])
 @pytest.mark.parametrize("columns", [blocks.PANEL, 2 * blocks.PANEL + 7])
 @pytest.mark.parametrize("threads", [1, 2])

@@ -103,23 +103,11 @@ class Sums:
     ) -> None:  # fmt: skip
         """See `_block`."""
         builder, words = self.builder, WORD.as_pointer()
-        results = builder.inttoptr(outs, words)
+        results, added = builder.inttoptr(outs, words), builder.inttoptr(mores, words)
         self.ask_ahead(results, beside, to_write=True)
-        start = self.vectors(builder.inttoptr(bias, FLOAT.as_pointer())) * self.rows
-        before = builder.block
-        with builder.if_then(builder.icmp_unsigned("!=", mores, WORD(0))):
-            added = builder.inttoptr(mores, words)
+        is_more = builder.icmp_unsigned("!=", mores, WORD(0))
+        with builder.if_then(is_more):
             self.ask_ahead(added, behind, to_write=False)
-            more = self.addresses(added, behind)
-            there = [one for row in more for one in self.vectors(row)]
-            both = [builder.fadd(a, b) for a, b in zip(start, there, strict=True)]
-            adding = builder.block
-        sums = []
-        for alone, more in zip(start, both, strict=True):
-            phi = builder.phi(VECTOR)
-            phi.add_incoming(alone, before)
-            phi.add_incoming(more, adding)
-            sums.append(phi)
         table = builder.inttoptr(xs, words)
         weights, others = (builder.inttoptr(one, FLOAT.as_pointer()) for one in (panel, later))
 
@@ -130,8 +118,28 @@ class Sums:
             later = builder.gep(others, [builder.mul(first, WORD(LINE))])
             return self.terms(rows, panel, later, depth, sums)
 
-        sums = looped(builder, WORD(0), taps, 1, sums, tap)
+        none = [ir.Constant(VECTOR, [0.0] * LANES)] * (self.rows * self.across)
+        sums = looped(builder, WORD(0), taps, 1, none, tap)
+        start = self.vectors(builder.inttoptr(bias, FLOAT.as_pointer())) * self.rows
+        sums = [builder.fadd(a, b) for a, b in zip(sums, start, strict=True)]
+        sums = self.with_more(sums, added, behind, is_more)
         self.store(bounded(builder, sums, least, most, LANES), self.addresses(results, beside))
+
+    def with_more(self, sums: list[Any], added: Any, behind: Any, is_more: Any) -> list[Any]:
+        """The sums and what is added, if it is. It may be far larger than all terms: sums that
+        began with it would be rounded to its digits at every term.
+        """
+        builder, before, found = self.builder, self.builder.block, list[Any]()
+        with builder.if_then(is_more):
+            there = [one for row in self.addresses(added, behind) for one in self.vectors(row)]
+            both = [builder.fadd(a, b) for a, b in zip(sums, there, strict=True)]
+            adding = builder.block
+        for alone, more in zip(sums, both, strict=True):
+            phi = builder.phi(VECTOR)
+            phi.add_incoming(alone, before)
+            phi.add_incoming(more, adding)
+            found.append(phi)
+        return found
 
     def addresses(self, words: Any, beside: Any = NOTHING) -> list[Any]:
         """Where rows are read or written: so many words, and bytes behind each."""
@@ -198,7 +206,7 @@ class Sums:
 
 
 def _block(rows: int) -> Any:
-    """out[r] = bias + more[r] + Σ over taps and depth of x[tap][r] · panel, between
+    """out[r] = Σ over taps and depth of x[tap][r] · panel + bias + more[r], between
     `least` and `most`.
 
     All arguments but these two are addresses and numbers. At `xs`, `outs` and `mores` are words:
