@@ -45,6 +45,7 @@ from tgbench.programs.calibrate import (
     MOST_IN_A_ROW,
     MOST_TURNS,
     Race,
+    Task,
     heaviest,
     rows_of,
 )
@@ -816,6 +817,63 @@ def test_all_turns_are_bounded() -> None:
     turns = list(calibrate.race(races, []))
     assert turns[-1] <= MOST_TURNS
     assert all(one.racing for one in races)
+
+
+def of_many_sizes() -> Graph:
+    """Products that take different times each: a task a product."""
+    g = GraphBuilder()
+    x = g.input("x", (4, DEPTH))
+    for i in range(5):
+        up = g.parameter(f"up{i}", (DEPTH + 512 * i, DEPTH))
+        x = ops.linear(ops.linear(x, up), g.parameter(f"down{i}", (DEPTH, DEPTH + 512 * i)))
+    g.output("y", x)
+    return g.build()
+
+
+def raced(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """Which tasks take turns together, from now on."""
+    really, found = calibrate.Calibrator._race, list[list[str]]()
+
+    def race(self: Any, tasks: Sequence[Task], *given: Any) -> Any:
+        found.append([task.signature for task in tasks])
+        return really(self, tasks, *given)
+
+    monkeypatch.setattr(calibrate.Calibrator, "_race", race)
+    return found
+
+
+def test_only_so_much_is_prepared_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    together = raced(monkeypatch)
+    one_row(session(of_many_sizes()))
+    every = {one for tasks in together for one in tasks}
+    assert max(map(len, together)) > 3
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "another"))
+    monkeypatch.setattr(calibrate, "MOST_BYTES", 1)
+    together.clear()
+    one_row(session(of_many_sizes()))
+    assert set(map(len, together)) == {1}
+    assert {one for [one] in together} == every
+
+
+def test_what_there_is_no_time_for_is_for_the_next_plan(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The heaviest first: a large model's first answer does not wait for all the others."""
+    together = raced(monkeypatch)
+    one_row(session(of_many_sizes()))
+    (first, *_), every = together[0], {one for tasks in together for one in tasks}
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "another"))
+    monkeypatch.setattr(calibrate, "SECONDS", 1e-6)
+    together.clear()
+    for plans in (1, 2):
+        one_row(session(of_many_sizes()))
+        assert len(together) == plans * calibrate.MOST_ROUNDS
+    timed = [one for [one] in together]
+    assert timed[0] == first
+    assert len(set(timed)) == len(timed)
+    assert set(timed) < every
 
 
 def test_no_warning_where_all_is_well() -> None:

@@ -76,6 +76,7 @@ LOSER = 1.5  # times the best: gets no second turn
 DISTURBED = 2.0  # times the least of a kernel, by the wall's clock: others had a processor
 SECONDS = 3.0  # of turns before one plan; heaviest first, and the rest before the next one
 MOST_SECONDS = 5.0  # of a plan's rounds of that, all that they prepare included
+MOST_BYTES = 512 << 20  # of weights that are prepared for kernels which take turns
 WAIT_S = 1.0  # for another process that writes into the user's own database: a run waits for it
 LONG_S = 0.2  # of calls of one signature: then the least turns are enough
 LEAST_TURNS, MOST_TURNS = 3, 9
@@ -165,7 +166,7 @@ class Calibrator:
             left = until - time.monotonic() if i else SECONDS
             if not tasks or left <= 0:
                 break
-            timed += self._time(tasks, min(left, SECONDS))
+            timed += self._time(tasks, min(left, SECONDS), until)
             tasks = self._untried(heaviest(runs, self.costs))
         return timed
 
@@ -175,7 +176,7 @@ class Calibrator:
         then, or turns out to be heavy, is for the next time.
         """
         tasks = self._untried(heaviest_calls(runs, self.costs))
-        return self._time(tasks, seconds) if tasks else 0
+        return self._time(tasks, seconds, time.monotonic() + seconds) if tasks else 0
 
     def _untried(self, tasks: Iterable[Task]) -> list[Task]:
         """Tasks without kernels that were tried in vain."""
@@ -184,25 +185,50 @@ class Calibrator:
             task.kernels = tuple([k for k in task.kernels if (text, k.name) not in self._tried])
         return [task for task in tasks if task.kernels]
 
-    def _time(self, tasks: Sequence[Task], seconds: float) -> int:
-        """Operands and prepared weights of all kernels are many times what a plan takes: they are
+    def _time(self, tasks: Sequence[Task], seconds: float, until: float) -> int:
+        """Turns of so many seconds; none begins after some time.
+
+        Operands and prepared weights of all kernels are many times what a plan takes: they are
         given back, not only freed.
         """
         contention = Contention()
         try:
-            return sum(self._timed(lane, contention, seconds) for lane in by_threads(tasks))
+            return sum(self._timed(lane, contention, seconds, until) for lane in by_threads(tasks))
         finally:
             give_back_freed()
 
-    def _timed(self, lane: Sequence[Task], contention: Contention, seconds: float) -> int:
-        races, found = list[Race](), list[Record]()
-        try:
-            self._race(lane, races, contention, seconds)
-        finally:
-            found = self.found(races, contention.is_there)
-            for one in races:
-                self._hold(one)
-        return len(found)
+    def _timed(
+        self, lane: Sequence[Task], contention: Contention, seconds: float, until: float
+    ) -> int:
+        """The heaviest tasks first, as many at a time as there is time and memory for; of a large
+        model the rest is for the next plan, and for runs meanwhile.
+        """
+        timed = 0
+        for i, tasks in enumerate(self._at_once(lane, seconds)):
+            if i and (seconds <= 0 or time.monotonic() > until):
+                break
+            races = list[Race]()
+            try:
+                seconds -= self._race(tasks, races, contention, seconds)
+            finally:
+                timed += len(self.found(races, contention.is_there))
+                for one in races:
+                    self._hold(one)
+        return timed
+
+    def _at_once(self, lane: Sequence[Task], seconds: float) -> Iterator[list[Task]]:
+        """Tasks that two turns may take so long of, and whose weights are so many bytes."""
+        found, takes_s, held = list[Task](), 0.0, 0
+        for task in lane:
+            times = (self.costs.of_site(task.sites[0], kernel).time_ns for kernel in task.kernels)
+            turns_s = 2e-9 * task.in_a_row * sum(times)
+            size = len(task.kernels) * _prepared_bytes(task, self.pool)
+            if found and (takes_s + turns_s > seconds or held + size > MOST_BYTES):
+                yield found
+                found, takes_s, held = [], 0.0, 0
+            found.append(task)
+            takes_s, held = takes_s + turns_s, held + size
+        yield found
 
     def found(self, scores: Sequence[Score], is_contended: bool) -> list[Record]:
         """Take what was timed into account, and keep it.
@@ -261,8 +287,10 @@ class Calibrator:
 
     def _race(
         self, tasks: Sequence[Task], races: list[Race], contention: Contention, seconds: float
-    ) -> None:
-        """Let the kernels of some tasks take turns, for so long as there is time for."""
+    ) -> float:
+        """Let the kernels of some tasks take turns, for so long as there is time for; how long
+        they did.
+        """
         told = f"timing the kernels of {counted(len(tasks), 'call')}, once a machine"
         total = sum(len(task.kernels) for task in tasks) + 1 + MOST_TURNS
         first = "compiling or loading kernels"
@@ -278,15 +306,16 @@ class Calibrator:
                 time.sleep(QUIET_S)
             bar.set_description_str(told, refresh=False)
             contention.begin()
-            ends = time.monotonic() + seconds
+            began = time.monotonic()
             for turn in race(races, flushed):
                 bar.update()
                 self._tell(f"{told}: turn {turn}")
                 if not turn and not computes_alone(self.device):  # threads wait as in runs to come
                     waiting().note(contention.is_there)
                     contention.begin()
-                if turn and time.monotonic() > ends:
+                if turn and time.monotonic() > began + seconds:
                     break
+            return time.monotonic() - began
 
     @property
     def _bar(self) -> bool | None:
@@ -685,6 +714,11 @@ def _weights(sites: Sequence[Site], pool: Pool) -> dict[Weight, torch.Tensor]:
     """What never changes and is read at some sites."""
     keys = {(view.buffer, view.dtype): None for site in sites for view in site.read}
     return {key: pool.buffers[key] for key in keys if key in pool.buffers}
+
+
+def _prepared_bytes(task: Task, pool: Pool) -> int:
+    """What weights of a task take that are prepared for one kernel."""
+    return sum(tensor.nbytes for tensor in _weights(task.sites[:MOST_EQUAL], pool).values())
 
 
 def _touch(weights: Iterable[torch.Tensor]) -> None:
