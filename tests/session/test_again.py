@@ -14,8 +14,9 @@ import pytest
 from again_cases import Array, made_once, residual, skipping, unet, values_of
 from session_cases import CheckedSession, smallest_budget
 
+from tgbench import ops
 from tgbench.base.errors import BudgetError, PlanError
-from tgbench.graph.graph import Graph
+from tgbench.graph.graph import Graph, GraphBuilder
 from tgbench.plans.plan import Plan
 from tgbench.session.session import GraphSession
 from tgbench.views.values.timeline import timeline_from_plan, timeline_of_plan
@@ -122,10 +123,21 @@ def test_the_error_names_a_budget_that_works_and_a_bound_that_holds() -> None:
     error = caught.value
     assert error.lower_bound_bytes == sum(size for _, size in error.nodes) <= error.needed_bytes
     assert error.needed_bytes < made_once(graph).needed_bytes
+    assert "want=" not in str(error)
     with pytest.raises(BudgetError) as caught:
         CheckedSession(graph, values, memory=error.needed_bytes - 1).run()
     assert caught.value.needed_bytes == error.needed_bytes
     CheckedSession(graph, values, memory=error.needed_bytes).run()
+
+
+def test_the_error_says_to_ask_for_less_where_a_result_is_most_of_what_is_needed() -> None:
+    g = GraphBuilder()
+    g.output("wide", ops.linear(g.input("rows", (16, 4)), g.parameter("w", (256, 4))))
+    weights, values = {"w": np.ones((256, 4), np.float32)}, {"rows": np.ones((16, 4), np.float32)}
+    session = GraphSession(g.build(), weights, memory=4096)
+    with pytest.raises(BudgetError, match=r"or ask for a part of 'wide' \(want=\)"):
+        session.run(values)
+    assert session.run(values, want={"wide": np.s_[-1]})["wide"].shape == (256,)
 
 
 def test_a_repeated_node_has_a_name_bytes_and_steps() -> None:

@@ -33,7 +33,7 @@ from tgbench.plans.again import Values
 from tgbench.plans.attempts import Attempt, Attempts
 from tgbench.plans.checks import check_placement
 from tgbench.plans.decisions import Decisions, Instead
-from tgbench.plans.least import least
+from tgbench.plans.least import Least, least
 from tgbench.plans.parts import parts_read_again
 from tgbench.plans.scenarios import Runs, Scenario
 from tgbench.programs.choices import Choices
@@ -781,17 +781,27 @@ class Planner:
         """What is needed is the least known to work; the bound holds for all maps there are."""
         need = least(self.runs, scenarios)
         names = ", ".join(f"{name} {format_bytes(size)}" for name, size in need.parts[:4])
+        or_less = self._or_for_less(need)
         return BudgetError(
             f"budget {format_bytes(budget_bytes)} is too small: the lower bound is "
             f"{format_bytes(need.size_bytes)} at step {need.step} ({names}); "
             f"the smallest budget found to work is {format_bytes(needed_bytes)}: "
-            f"pass memory={needed_bytes} or more",
+            f"pass memory={needed_bytes} or more{or_less}",
             budget_bytes=budget_bytes,
             needed_bytes=needed_bytes,
             lower_bound_bytes=need.size_bytes,
             step=need.step,
             nodes=need.parts,
         )
+
+    def _or_for_less(self, need: Least) -> str:
+        """The other way out, where most of what is needed is one of the results, at the end."""
+        scheduled, (largest, size) = self.scheduled, need.parts[0]
+        outputs = scheduled.graph.outputs.items()
+        named = [name for name, node in outputs if scheduled.base[node].name == largest]
+        if need.step < len(scheduled.schedule) or not named or 2 * size <= need.size_bytes:
+            return ""
+        return f", or ask for a part of '{named[0]}' (want=)"
 
 
 def moving_ns(size_bytes: int) -> float:
