@@ -14,9 +14,11 @@ was: what is left on changes what others compute, much later.
 
 from __future__ import annotations
 
+import functools
 import gc
 import multiprocessing
 import os
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -76,7 +78,24 @@ def surroundings() -> dict[str, Any]:
         "numpy's errors": np.geterr(),
         "folder": os.getcwd(),
         "compiling": once.is_put_off(),
+        "locks": [name for name, lock in _locks(len(sys.modules)) if lock._is_owned()],
     }
+
+
+@functools.cache
+def _locks(modules: int) -> list[tuple[str, Any]]:
+    """Those of the package's cached properties, where Python has one for all objects of a class
+    (3.11): what this thread keeps, others wait for.
+    """
+    found = [m for name, m in list(sys.modules.items()) if name.partition(".")[0] == "tgbench"]
+    classes = {one for module in found for one in vars(module).values() if isinstance(one, type)}
+    properties = [vars(one).values() for one in classes]
+    return [
+        (one.func.__qualname__, one.lock)
+        for values in properties
+        for one in values
+        if isinstance(one, functools.cached_property) and hasattr(one, "lock")
+    ]
 
 
 @pytest.fixture(autouse=True)
