@@ -370,6 +370,17 @@ def test_what_the_lack_of_a_program_for_what_is_asked_costs_may_be_spent_on_it_a
     assert (purse.room_ns, purse.lost_ns) == (before, FULL_NS)
 
 
+def test_what_computes_all_that_is_asked_for_later_is_what_that_takes() -> None:
+    """The first row of a text takes little; where nobody chose for another, and what computes
+    everything serves it, that is what it takes, and what may be spent goes by it.
+    """
+    world = Imagined(full_ns=FULL_NS // 20)
+    assert world.chooser.full_ns == FULL_NS // 20
+    world.full_ns = FULL_NS
+    world.ran(_offer(AFRESH, 1)._replace(program=_program()), _kind(1))
+    assert world.chooser.full_ns == FULL_NS
+
+
 def test_before_any_was_made_a_program_costs_in_proportion_to_asking_about_it() -> None:
     """The first one also took what was cold, and what weights took that were laid out with it."""
     world, own = Imagined(making_ns=10**9), _offer(EXACTLY, 1)

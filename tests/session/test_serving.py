@@ -210,6 +210,31 @@ def test_blocks_of_any_size_are_ready_with_the_first_answer_where_a_block_was_as
     assert any(program.use.ran for _, kind, program in session.programs if kind.sized)
 
 
+@pytest.mark.parametrize("size", [1, 4])
+def test_what_brings_little_at_the_beginning_of_a_text_is_ready_for_what_comes_later(
+    size: int,
+) -> None:
+    """The first rows of a decoder take as long as all before them, which are none."""
+    graph, weights = _decoder(tokens=256, width=128)
+    session = tg.GraphSession(graph, weights, making="measured", calibrate=False)
+    random, ids = np.random.default_rng(0), np.zeros(256, np.int64)
+    for start in range(0, 5 * size, size):
+        ids = ids.copy()
+        ids[start : start + size] = random.integers(1, WORDS, size=size)
+        found = session.run({"ids": ids}, want=np.s_[start : start + size])["y"]
+        right = _whole(session, weights, ids)[start : start + size]
+        np.testing.assert_allclose(found, right, atol=1e-5 * np.abs(right).max())
+        if not start:
+            there = [kind for _, kind, _ in session.programs]
+            assert any(_goes_along(kind, size) for kind in there)
+
+
+def _goes_along(kind: BucketClass, size: int) -> bool:
+    """Whether so many words, or any number, change, and rows of the same places are asked for."""
+    (changed,), (asked, _) = (boxes[0] for _, boxes in (*kind.changed, *kind.demand))
+    return changed == asked and changed[0] is not None and changed[1] in (0, size)
+
+
 @pytest.mark.parametrize("want", [None, np.s_[255:256]])
 def test_changes_that_go_on_are_ready_with_the_first_answer(want: Any) -> None:
     """A word put in between others, and two edits: whatever lies behind the first one changes."""

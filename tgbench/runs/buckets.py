@@ -248,6 +248,18 @@ class BucketClass:
         fits = all(at <= most for at, most in zip(found, self.bounds, strict=True))
         return found if fits and self.inside(found) == found else None
 
+    def half_way(self, origin: Place) -> Place | None:
+        """The origin half-way to the last one that is as many elements on in all dimensions, of the
+        same sizes; None where this is the last one, or has no place.
+        """
+        rooms = [
+            most - at - (origin[i + 1] - 1 if i in self.sized else 0)
+            for i, (at, most) in enumerate(zip(origin, self.bounds, strict=True))
+            if i - 1 not in self.sized
+        ]
+        count = (min(rooms, default=0) + 1) // 2
+        return self.further(origin, count) if count > 0 else None
+
     @property
     def farthest(self) -> Place:
         """The last origin there is."""

@@ -222,6 +222,11 @@ class Chooser(Protocol):
     def rehearsing(self, offer: Offer, decided: Decided) -> Pausing[bool]:
         """Learn of a run that is planned for, and did not happen yet; whether to make it ready."""
 
+    def rehearsing_on(self, there: Offer, anew: Offer, decided: Decided) -> Pausing[bool]:
+        """The same of one that brings little where it was rehearsed: whether it does further on,
+        beside computing everything that is asked for there.
+        """
+
     def stands(self, offer: Offer) -> bool:
         """Whether a program for a run that was rehearsed is right at few other places."""
 
@@ -325,6 +330,10 @@ class Own:
         return False
 
     def rehearsing(self, offer: Offer, decided: Decided) -> Pausing[bool]:
+        yield
+        return False
+
+    def rehearsing_on(self, there: Offer, anew: Offer, decided: Decided) -> Pausing[bool]:
         yield
         return False
 
@@ -680,6 +689,17 @@ class Measured:
         modelled_ns = found[0].at(offer.spot.origin)
         return whole is not None and modelled_ns < CLEARLY * whole.use.modelled_ns
 
+    def rehearsing_on(self, there: Offer, anew: Offer, decided: Decided) -> Pausing[bool]:
+        known = self._experience
+        part_ns = known.modelled_ns(there)
+        if part_ns is None:
+            return False
+        if known.modelled_ns(anew) is None:
+            began_ns = known.clock()
+            found = yield from known.asking(anew, decided)
+            known.asked(anew, found, known.clock() - began_ns, is_cold=True)
+        return part_ns < CLEARLY * (known.modelled_ns(anew) or 0.0)
+
     def stands(self, offer: Offer) -> bool:
         return UNMET.share(offer, self._experience) < FEW
 
@@ -786,10 +806,13 @@ class Measured:
                 for ready in self._ready:
                     ready.use.instead_ns = use.takes_ns
                 self._ready.clear()
-        full = self._full.get(kind) or self._lately  # that of another, where nobody chose for it
-        if full is None and self._whole is not None:
-            there_ns = self._whole.use.takes_ns
-            full = Everything(self._whole, there_ns, there_ns)
+        full, whole = self._full.get(kind), self._whole
+        if full is None:
+            full = self._lately  # that of another, as nobody chose for it
+            if full is None or (renews and program is not full.program):
+                # what computed all that others asked for is not there for this: so that is no less
+                there_ns = 0.0 if whole is None else whole.use.takes_ns
+                full = None if whole is None else Everything(whole, there_ns, there_ns)
         if full is not None:
             self._lately = full
             if program is full.program and is_warm:

@@ -170,6 +170,13 @@ class Experience:
                 known = family.running_ns(self._scale(offer))
         return known
 
+    def modelled_ns(self, offer: Offer) -> float | None:
+        """What the model says of a run of an offer where it is; None where it was not asked about
+        what such a run computes.
+        """
+        place, asked = offer.spot.origin, self._families.get(_kind(offer), UNKNOWN).asked
+        return next((work.at(place) for work, domain, _ in asked if domain.holds(place)), None)
+
     def is_asked(self, offer: Offer) -> bool:
         """Whether what a run of an offer takes is known of its own class: its program is there, or
         the model was asked about one.

@@ -27,6 +27,7 @@ from tgbench.session.making import Maker
 from tgbench.session.planning import Planning
 from tgbench.session.scouting import Scout
 from tgbench.session.serving import (
+    AFRESH,
     ANEW,
     EXACTLY,
     ONWARDS,
@@ -88,6 +89,8 @@ class Rehearser:
             share = self._share(offer)
             decided = self.maker.decided(offer) if share < most else self._everything(offer)
             is_quick = yield from chooser.rehearsing(offer, decided)
+            if not is_quick:
+                is_quick = yield from self._further_on(offer)
             if offer.rung.is_swept and not is_quick:
                 most = min(most, AS_MUCH * share)
             for one in made if is_quick else ():
@@ -97,6 +100,22 @@ class Rehearser:
             yield from compile_sizes(program)
             yield from compile_pieces(program)
         yield from self._looked_for([spot for _, spot in likely])
+
+    def _further_on(self, offer: Offer) -> Pausing[bool]:
+        """Whether a run brings something half-way from where it is to the end, though not there:
+        whoever begins with an empty text asks for a row that takes as long as all before it do.
+        """
+        kind, origin = offer.spot
+        place = kind.half_way(origin) if offer.rung.moves else None
+        if place is None:
+            return False
+        there = offer._replace(bucket=kind.bucket(place), spot=Spot(kind, place))
+        everything = self.planning.afresh(dict(there.bucket.demand))
+        spot = self.scout.server.classifier.spot(everything)
+        if not spot.origin or there.bucket == everything:  # it takes as long anywhere
+            return False
+        anew = Offer(AFRESH, everything, spot, NOTHING, None, finds_nothing)
+        return (yield from self.keeper.chooser.rehearsing_on(there, anew, self.maker.decided(anew)))
 
     def _share(self, offer: Offer) -> float:
         """Of all operations, what a change reaches on average that may be anywhere; 0 of others."""
