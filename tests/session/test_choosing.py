@@ -823,6 +823,57 @@ def test_what_computes_everything_is_known_where_rows_depend_on_no_input(rows: A
     assert chooser._purse.finding_ns > 0
 
 
+def _two_towers() -> tuple[tg.GraphSession, dict[str, Array], dict[str, Array]]:
+    """Texts, and an image whose patches stand behind a row of their class; one asks for either."""
+    random, g = np.random.default_rng(0), tg.GraphBuilder()
+    weights = {n: random.standard_normal((32, 32)).astype(np.float32) / 6 for n in "wv"}
+    text = g.input("text", (64, 32)) @ g.parameter("w", (32, 32))
+    g.output("text embeds", tg.ops.softmax(text, -1))
+    first = g.constant(random.standard_normal((1, 1, 1, 32)).astype(np.float32))
+    x = tg.ops.concat([first, g.input("image", (1, 1, 63, 32))], 2)
+    kept = x @ g.parameter("v", (32, 32))
+    g.output("image embeds", tg.ops.attention(kept, kept, kept, scale=0.1)[0, 0])
+    session = tg.GraphSession(g.build(), weights, making="measured", calibrate=False)
+    given = {
+        name: random.standard_normal(node.shape).astype(np.float32)
+        for name, node in session.graph.inputs.items()
+    }
+    return session, given, weights
+
+
+def test_what_computes_all_that_is_asked_for_is_known_where_other_values_are_kept_as_well() -> None:
+    """The row of a class depends on no input, so whoever asks for texts leaves it as it was."""
+    session, given, weights = _two_towers()
+    for _ in range(2):
+        session.run(given, want={"text embeds": np.s_[:]})
+        given = {**given, "text": given["text"] + 1}
+    assert session.last is not None
+    assert session.last.program.renews
+    chooser = session.keeper.chooser
+    assert isinstance(chooser, Measured)
+    assert chooser._purse.full_ns > 0
+    found = session.run(given)
+    for name, right in tg.evaluate(session.graph, {**given, **weights}).items():
+        np.testing.assert_allclose(found[name], right, rtol=1e-4, atol=1e-5)
+
+
+def test_a_plan_without_which_there_is_no_answer_is_told_apart_like_a_first_one() -> None:
+    """What was asked for first needs no room for the other output, which is too large to hold."""
+    random, g = np.random.default_rng(0), tg.GraphBuilder()
+    x = g.input("x", (64, 32))
+    g.output("few", tg.ops.softmax(x @ g.parameter("w", (32, 8)), -1))
+    g.output("many", tg.ops.softmax(x @ g.parameter("v", (32, 8192)), -1))
+    shapes = {"w": (32, 8), "v": (32, 8192)}
+    weights = {n: random.standard_normal(s).astype(np.float32) for n, s in shapes.items()}
+    session = tg.GraphSession(g.build(), weights, making="measured", calibrate=False)
+    given = random.standard_normal((64, 32)).astype(np.float32)
+    for name in ("few", "many", "few", "many"):
+        session.run({"x": given}, want={name: np.s_[:]})
+        given = given + 1
+    assert session.counters.planned > 1
+    assert session.runner._bought == 0
+
+
 @pytest.mark.parametrize("sizes", [{1}, {3}, {1, 3}])
 def test_sizes_are_arguments_of_programs_only_where_they_differ(sizes: set[int]) -> None:
     random, g = np.random.default_rng(0), tg.GraphBuilder()

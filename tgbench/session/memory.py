@@ -35,7 +35,7 @@ from tgbench.programs.pool import Pool
 from tgbench.programs.program import Program
 from tgbench.programs.sites import place_of
 from tgbench.programs.specialiser import Specialiser
-from tgbench.programs.states import Alike, Coords, States, ValidityPattern
+from tgbench.programs.states import NOTHING, Alike, Coords, States, ValidityPattern
 from tgbench.programs.teamwork import Teamwork
 from tgbench.runs.buckets import BucketClass, Spot
 from tgbench.runs.difference import hull_of
@@ -392,7 +392,8 @@ class Memory:
             made_at=origin,
             start=state,
             counts_on=state if leftovers else self._number(made.counts_on),
-            renews=self._renews([step for step, _ in made.pieces]),
+            renews=self._renews([step for step, _ in made.pieces])
+            or (not leftovers and state == NOTHING and self._changes_all(kind, origin)),
         )
         yield from program.binding(self.buffers, origin, self.pool.prepared)
         tell(PROGRAMS, lambda: f"program for {kind}: {program.summary}")
@@ -458,6 +459,16 @@ class Memory:
             for node in self.placement.retained
             if not node.is_leaf and node not in self.scheduled.frozen
         )
+
+    def _changes_all(self, kind: BucketClass, origin: tuple[int, ...]) -> bool:
+        """Whether a run takes everything for changed. All that it leaves besides what it computes
+        depends on no input: where runs count on what is kept, and not on what is left by accident,
+        that may be forgotten, for a program that computes everything to be known as one though it
+        is not asked for all that is kept.
+        """
+        changed = kind.regions("changed", origin)
+        leaves = self.scheduled.kept
+        return all(changed.get(one.name) == Region.full(one.shape) for one in leaves)
 
     def after(self, program: Program, state: int, spot: Spot) -> int:
         """The state that a program leaves in a run of its class when it begins with another one."""

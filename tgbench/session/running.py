@@ -352,7 +352,7 @@ class Runner:
             except NeedsPlan as needs:
                 failure = str(needs)  # an error kept in its own frame keeps the session alive
                 self.planning.missed[needs.spot.kind] = None
-                self._buy_plan(needs.spot)
+                self._buy_plan(needs.spot, is_due=self.chooser.serves_none)
                 continue
             if self.planning.deserves_a_plan(served.spot.kind, served.program):
                 self._buy_plan(spot)
@@ -489,11 +489,14 @@ class Runner:
         calibrator = self.planning.calibrator
         return None if calibrator is None else Tryer(calibrator)
 
-    def _buy_plan(self, spot: Spot) -> None:
-        """Plan for one more run, which nobody asked for: what that takes is paid for."""
+    def _buy_plan(self, spot: Spot, is_due: bool = False) -> None:
+        """Plan for one more run, which nobody asked for: what that takes is paid for, unless it is
+        `is_due`, as nothing that is there serves the run. That is told apart like a first answer.
+        """
         self.planning.provide(spot.kind.bucket(spot.origin))
         self.plan_for([spot])
-        self._bought = self.keeper.plans
+        if not is_due:
+            self._bought = self.keeper.plans
 
     def plan(self) -> None:
         """Plan for the classes at hand, and put it in force."""
