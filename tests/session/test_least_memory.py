@@ -13,6 +13,7 @@ from torch import nn
 
 import tgbench as tg
 from tgbench.base.errors import BudgetError
+from tgbench.session.choosing import Own
 from tgbench.session.session import GraphSession
 from tgbench.sources.torch import from_torch
 
@@ -161,3 +162,19 @@ def test_a_part_is_there_wherever_all_of_it_is(making: Any, part: Any) -> None:
         x[0, row] += 1
     found = session.run(x)["output"]
     torch.testing.assert_close(found, module(x), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("memory", [None, "16MiB", "24KiB"])
+def test_what_was_answered_is_held_for_who_asks_again(memory: str | None) -> None:
+    """Every change reaches everything, so nothing else reads what was answered. Under a budget it
+    was not held, and the same asked for again was computed again.
+    """
+    _, imported, (x,) = made(lambda: nn.TransformerEncoderLayer(32, 4, 64), (8, 1, 32))
+    session = GraphSession(imported, memory=memory, making="measured", calibrate=False)
+    first = session.run(x)["output"]
+    scheduled, placement = session.scheduled, session.memory.placement
+    assert scheduled.base[scheduled.graph.outputs["output"]] in placement.retained
+    session.keeper.chooser = session.runner.chooser = Own()
+    assert torch.equal(session.run(x)["output"], first)
+    assert session.last is not None
+    assert session.last.instructions == 0

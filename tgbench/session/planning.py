@@ -284,11 +284,15 @@ class Planning:
         Its program may serve any run; it is worth no budget, and no outputs that are large beside
         the weights (a row of logits is asked for, all of them are not).
         """
-        return [self.afresh().classify(self.graph)] if self._holds_outputs else []
+        is_free = self.limit_bytes is None
+        return [self.afresh().classify(self.graph)] if is_free and self._holds_outputs else []
 
     def same_runs(self, bucket: Bucket) -> Runs:
         """All outputs asked for once more, where that was asked, nothing changed and holding them
         is cheap: where every change reaches everything, nothing else reads what was answered.
+
+        Under a budget too: such a run fits where the one before it did, and what was answered is
+        held if that saves more than what else its bytes may hold.
         """
         asks_for_all = bucket.demand == self.afresh().demand
         same = Bucket((), bucket.demand).classify(self.graph)
@@ -296,10 +300,13 @@ class Planning:
 
     @property
     def _holds_outputs(self) -> bool:
-        """Whether all outputs are small beside the weights, and no budget counts their bytes."""
+        """Whether all outputs are small beside the weights, and beside a budget, if there is one:
+        a plan would rather run in pieces than leave out what is read again.
+        """
         held = sum(node.type.size_bytes for node in self.graph.parameters.values())
         asked = sum(node.type.size_bytes for node in self.graph.outputs.values())
-        return self.limit_bytes is None and asked <= max(SMALL_BYTES, held // SMALL_SHARE)
+        most, limit = max(SMALL_BYTES, held // SMALL_SHARE), self.limit_bytes
+        return bool(asked <= (most if limit is None else min(most, limit // SMALL_SHARE)))
 
     @property
     def everything(self) -> dict[str, Region]:
