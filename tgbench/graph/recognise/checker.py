@@ -53,6 +53,7 @@ class Checker:
     reading: Reading
     terms: Terms = field(default_factory=lambda: Terms(is_exact=True))
     _written: dict[Any, tuple[Graph, tuple[Node, ...], Cells] | None] = field(default_factory=dict)
+    _answers: dict[Any, bool] = field(default_factory=dict)  # equal layers ask the same
 
     def matches(self, pattern: Template, root: Cell) -> Iterator[Match]:
         """Every way in which the value of a cell is that of a form."""
@@ -124,11 +125,15 @@ class Checker:
         unknowns = {cell for one in inputs for cell in _unknowns(one)}
         if root in unknowns or not form.accepts(attrs, inputs):
             return None
-        expected = self._term_of_form(form, attrs, inputs, unknowns)
-        if expected is None or expected.type != root.type:
-            return None
         inner = _between(root, unknowns)
-        if inner is None or self._terms_of(inner, unknowns)[root] is not expected:
+        if inner is None:
+            return None
+        question = form, tuple(sorted(attrs.items())), _outline(root, inputs, unknowns)
+        if question not in self._answers:
+            expected = self._term_of_form(form, attrs, inputs, unknowns)
+            is_same = expected is not None and expected.type == root.type
+            self._answers[question] = is_same and self._terms_of(inner, unknowns)[root] is expected
+        if not self._answers[question]:
             return None
         taken = [cell.node for cell in inner if cell not in unknowns and cell.node is not None]
         return Match(form, attrs, inputs, frozenset(node for node in taken if not node.is_leaf))
@@ -204,6 +209,26 @@ def _between(root: Cell, unknowns: set[Cell]) -> list[Cell] | None:
                 seen.add(parent)
                 stack.append(parent)
     return sorted(seen, key=lambda cell: cell.index)
+
+
+def _outline(root: Cell, inputs: Sequence[Cell], unknowns: set[Cell]) -> Any:
+    """How a root and inputs follow from unknowns, whichever these are: all that comparing looks at.
+
+    Whether two terms are one does not hang on what the unknowns in them are called.
+    """
+    places, found = dict[Cell, int](), []
+    for end in (root, *inputs):
+        for cell in _between(end, unknowns) or ():
+            if cell not in places:
+                how: Any = cell.is_fixed
+                if cell not in unknowns:
+                    how = (
+                        cell.op, tuple(sorted(cell.attrs.items())),
+                        tuple([places[parent] for parent in cell.inputs]),
+                    )  # fmt: skip
+                places[cell] = len(places)
+                found.append((cell.type, how))
+    return tuple(found), tuple([places[cell] for cell in (root, *inputs)])
 
 
 def _choices(form: Form, found: Bindings, inputs: Sequence[Cell]) -> Iterator[Attrs]:
