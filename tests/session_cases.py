@@ -22,6 +22,7 @@ from tgbench.kernels.registry import ARENA, OnDevice
 from tgbench.memory.placement import SPACE_BYTES, Slot
 from tgbench.programs.held import Held
 from tgbench.runs.buckets import region_of_index
+from tgbench.session.check.copies import parameters
 from tgbench.session.memory import Memory
 from tgbench.session.running import Decision, Outcome, Runner
 from tgbench.session.session import GraphSession
@@ -117,7 +118,8 @@ def held_beside(
 ) -> Iterator[tuple[Node, Any, Array, Array]]:
     """The valid boxes of every node, with what the arena has there, and what it should have."""
     held, graph = held_values(session.keeper), session.scheduled.graph
-    used = {n: a for n, a in leaves.items() if any(n in group for group in _leaves(graph))}
+    known = parameters(session) | dict(leaves)  # some follow from those that were given
+    used = {n: a for n, a in known.items() if any(n in group for group in _leaves(graph))}
     right = evaluate(graph, used, nodes=[node.name for node in held])
     for node, what in held.items():
         for box, found in held_array(session.memory, node, what):

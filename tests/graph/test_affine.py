@@ -295,13 +295,14 @@ def test_no_batch_norm_is_left_of_a_resnet(name: str, convs: int) -> None:
     assert set(computed) == {"conv", "relu", "max_pool", "add", "mean", "linear"}
 
 
-def test_memory_grows_by_what_is_folded() -> None:
+def test_what_is_folded_is_held_in_place_of_what_it_is_folded_of() -> None:
     imported = tg.from_torch(small_resnet(), (image(32),))
     session = tg.GraphSession(imported)
-    convs = [n for n in session.graph.nodes if n.op == "conv"]
-    folded = sum(n.type.size_bytes for conv in convs for n in conv.inputs[1:])
-    constants = sum(n.type.size_bytes for n in session.graph.nodes if n.op == "constant")
-    assert session.pool.owned_bytes == session.pool.parameter_bytes + folded + constants
+    convs = [node for node in session.graph.nodes if node.op == "conv"]
+    assert all(read.op == "parameter" for conv in convs for read in conv.inputs[1:])
+    weights = sum(node.type.size_bytes for node in session.graph.parameters.values())
+    assert session.pool.owned_bytes == session.pool.parameter_bytes == weights
+    assert weights <= imported.parameter_bytes
 
 
 class Scaled(nn.Module):

@@ -170,7 +170,8 @@ def graph_of_all_roles() -> Graph:
     g = GraphBuilder()
     x, w = g.input("x", (4, 3)), g.parameter("w", (3, 3))
     turned = g.name(w.permute(1, 0) * 2.0, "turned")
-    g.output("y", ops.softmax(g.name((x @ turned).reshape(3, 4), "flat") + 1.0))
+    both = g.name(x @ turned + x @ w, "both")  # which reads the weight itself as well
+    g.output("y", ops.softmax(g.name(both.reshape(3, 4), "flat") + 1.0))
     return g.build()
 
 
@@ -183,7 +184,7 @@ def test_with_the_graph_it_tells_views_and_weights_apart() -> None:
     assert roles["w"] == "weight"
     assert roles["turned"] == "frozen"
     assert roles["flat"] == "view"
-    assert "it shows the bytes of matmul" in str(plan.explain("flat", graph))
+    assert "it shows the bytes of both" in str(plan.explain("flat", graph))
     assert plan.explain("flat").role == "unplaced"
     with pytest.raises(PlanError, match=r"no node 'w'; .*graph=session\.graph"):
         plan.explain("w")

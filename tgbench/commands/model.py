@@ -12,6 +12,7 @@ from tgbench.graph.graph import Graph
 from tgbench.graph.graph_file import load_graph
 from tgbench.graph.simplify import simplify
 from tgbench.memory.estimate import Budget
+from tgbench.programs.settled import Settling
 from tgbench.programs.weights import source_of
 from tgbench.session.opening import ARITHMETIC, WEIGHTS_DTYPES, held_in, multiplied_in
 from tgbench.session.session import GraphSession
@@ -86,7 +87,7 @@ def session_of(arguments: argparse.Namespace, **more: Any) -> GraphSession:
 def graph_at(path: Path, bind: Sequence[Size] = ()) -> Graph:
     """The graph that a session of a model file would run."""
     model = _read(path, bind)
-    return simplify(model.graph if isinstance(model, Imported) else model)
+    return Settling(simplify(model.graph if isinstance(model, Imported) else model)).graph
 
 
 def dtypes_of(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -115,7 +116,7 @@ def graph_of(arguments: argparse.Namespace) -> Graph | None:
     simple = simplify(model.graph if isinstance(model, Imported) else model)
     stored = model.weights if isinstance(model, Imported) else arguments.weights
     held = held_in(simple, source_of(stored, "cpu"), arguments.weights_dtype).graph
-    return multiplied_in(held, arguments.arithmetic)
+    return Settling(multiplied_in(held, arguments.arithmetic)).graph
 
 
 def _read(path: Path, bind: Sequence[Size]) -> Graph | Imported:

@@ -9,6 +9,11 @@ Arithmetic in less: the graph whose products may be of rounded factors. Which ar
 
     linear(x, w, b)         → linear(x, w, b, arithmetic=bfloat16)
 
+Weights in place of what they are made of: the graph that reads a folded weight, and knows nothing
+of the two that it is folded of.
+
+    conv(x, w · s, t − m · s)  → conv(x, w', t')
+
 Every other op wants weights of its own dtype, so a parameter that one of them reads stays as it
 is. Half floats are float32 numbers, too: nothing is rounded here. An int8 stands for itself times
 the scale of its row.
@@ -16,7 +21,7 @@ the scale of its row.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import tgbench.graph.ops  # noqa: F401  (fills the op table)
@@ -73,6 +78,27 @@ def allow_rounding(graph: Graph, dtype: str) -> Graph:
         return copy_node(builder, node, inputs, arithmetic=dtype)
 
     return graph.rebuild(make)
+
+
+def settle(graph: Graph, nodes: Collection[Node]) -> Graph:
+    """The graph with parameters in place of some nodes, under their names.
+
+    >>> g = GraphBuilder(); x, w = g.input("x", (1, 3)), g.parameter("w", (3,))
+    >>> scale = g.name(w + 1.0, "scale")
+    >>> g.output("y", g.name(x * scale, "y"))
+    >>> print(settle(g.build(), {scale}))
+    x: float32[1, 3] = input()
+    scale: float32[3] = parameter()
+    y: float32[1, 3] = mul(x, scale)
+    output y = y
+    """
+
+    def make(builder: GraphBuilder, node: Node, inputs: tuple[Node, ...]) -> Node:
+        if node in nodes:
+            return builder.parameter(node.name, node.shape, node.dtype)
+        return copy_node(builder, node, inputs)
+
+    return graph.rebuild(make) if nodes else graph
 
 
 def may_round(node: Node) -> bool:

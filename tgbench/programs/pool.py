@@ -66,18 +66,17 @@ class Pool:
         scheduled: ScheduledGraph,
         source: Source,
         device: str,
-        ignore: Sequence[str] = (),
         packed_bytes: int | None = 0,
         limits: Mapping[str, int] | None = None,
     ) -> Pool:
-        """Read what the graph needs; raises WeightsError for missing, extra or wrong tensors.
+        """Read what the graph needs; raises WeightsError for wrong tensors.
 
         Args:
             packed_bytes: what weights in another layout may take; None for any number.
             limits: what other devices may give, by device; those that are not there give all.
         """
         pool = Pool(_file=source.file, limits=limits or {})
-        pool._parameters(graph, source, ignore)
+        pool._parameters(graph, source)
         pool._prepare(scheduled, device, packed_bytes)
         return pool
 
@@ -176,8 +175,7 @@ class Pool:
                 "session keep the weights that it was made with"
             )
 
-    def _parameters(self, graph: Graph, source: Source, ignore: Sequence[str]) -> None:
-        _compare_names(graph, source.names(), ignore)
+    def _parameters(self, graph: Graph, source: Source) -> None:
         for name, node in graph.parameters.items():
             tensor = source.tensor(name, node)
             self.buffers[name, node.dtype] = tensor
@@ -208,15 +206,11 @@ class Pool:
     def _freeze(self, scheduled: ScheduledGraph, device: str) -> None:
         """Compute the frozen nodes, and keep those that runs read."""
         rules = Rules()
-        wanted = _read_by_runs(scheduled)
+        wanted = read_by_runs(scheduled)
         made = [n for n in scheduled.graph.nodes if n in scheduled.frozen and not n.is_leaf]
         for node in made:
             if scheduled.base[node] is node:
-                there, dtype = node.type.device or device, TORCH_DTYPES[node.dtype]
-                self.buffers[node.name, node.dtype] = torch.zeros(
-                    node.shape, dtype=dtype, device=there
-                )
-                _compute(node, scheduled, self.buffers, rules, there)
+                compute_frozen(node, scheduled, self.buffers, rules, node.type.device or device)
         for node in made:
             if scheduled.base[node] is node and node not in wanted:
                 del self.buffers[node.name, node.dtype]
@@ -239,21 +233,24 @@ def _packable(scheduled: ScheduledGraph, device: str) -> dict[Call, dict[Node, i
     return found
 
 
-def _read_by_runs(scheduled: ScheduledGraph) -> set[Node]:
+def read_by_runs(scheduled: ScheduledGraph) -> set[Node]:
+    """What runs read that is in the pool: weights, constants, and what follows from them."""
     read = {scheduled.base[parent] for node in scheduled.schedule for parent in node.inputs} | {
         scheduled.base[node] for node in scheduled.graph.ends
     }
     return {node for node in read if node in scheduled.frozen}
 
 
-def _compute(
+def compute_frozen(
     node: Node,
     scheduled: ScheduledGraph,
-    buffers: Mapping[tuple[Any, str], torch.Tensor],
+    buffers: dict[tuple[Any, str], torch.Tensor],
     rules: Rules,
     device: str,
 ) -> None:
-    """Run one node whole, outside any program."""
+    """Run one node whole, outside any program, into a buffer of its own beside its operands'."""
+    zeros = torch.zeros(node.shape, dtype=TORCH_DTYPES[node.dtype], device=device)
+    buffers[node.name, node.dtype] = zeros
     whole = Box.full(node.shape)
     addresser = Addresser(lambda frozen: layout(frozen, scheduled, {}), {})
     site = site_of(node, whole, addresser, rules, device)
@@ -261,8 +258,8 @@ def _compute(
     function(*arguments)
 
 
-def _compare_names(graph: Graph, names: Sequence[str], ignore: Sequence[str]) -> None:
-    wanted, given = set(graph.parameters), set(names)
+def compare_names(wanted: set[str], given: set[str], ignore: Sequence[str]) -> None:
+    """Raise WeightsError for weights that are missing, and for some that nobody asks for."""
     missing = sorted(wanted - given)
     if missing:
         there = f"there are {_first(sorted(given))}: " if given else ""

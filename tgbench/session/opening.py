@@ -38,7 +38,8 @@ from tgbench.memory.placement import MOST_DEVICES, elsewhere_bytes
 from tgbench.memory.storage import ScheduledGraph
 from tgbench.programs.calibrate import Calibrator
 from tgbench.programs.exact.findings import Exactness, find
-from tgbench.programs.pool import Pool
+from tgbench.programs.pool import Pool, compare_names
+from tgbench.programs.settled import Settled, Settling
 from tgbench.programs.weights import Rounded, Source, source_of
 from tgbench.runs.buckets import BucketSpace
 from tgbench.runs.rules import Rules
@@ -61,7 +62,8 @@ class LoadedGraph:
 
     Fields:
         given: as it came.
-        held: simplified, with weights as they are held: what paths are of.
+        held: simplified, with weights as they are held, those in place of others that they follow
+            from included: what paths are of.
         graph: as it runs: that, or another one that computes the same.
         arena: where its values go; its device is the session's.
         rounded: weights that are held in less than they are stored in.
@@ -111,14 +113,19 @@ class LoadedGraph:
         can_widen = arena.device == "cpu" and not exact
         held = held_in(simple, source, weights_dtype) if can_widen else HeldGraph(simple, {})
         own = multiplied_in(held.graph, arithmetic)
-        runs = own if way is None else way(own)
         source = Rounded(source, simple.parameters, held.scales) if held.scales else source
+        settling = Settling(own)
+        settled = settling.graph
+        runs = settled if way is None else way(settled)
         scheduled = ScheduledGraph.of(runs)
         read = {**given.parameters, **own.parameters}
-        unused = [escape(name) for name in read if name not in runs.parameters]
+        wanted = {weight for name in runs.parameters for weight in settling.weights(name)}
+        unused = [escape(name) for name in read if name not in wanted]
         limit = Budget.parse(packed_bytes, "packed_bytes").limit_bytes
         _check_devices(scheduled, arena.device, limits or {})
-        pool = Pool.load(runs, scheduled, source, arena.device, [*ignored, *unused], limit, limits)
+        compare_names(wanted, set(source.names()), [*ignored, *unused])
+        source = Settled(source, settling, arena.device) if settling.made else source
+        pool = Pool.load(runs, scheduled, source, arena.device, limit, limits)
         for device, size in elsewhere_bytes(scheduled).items():
             pool.check_room(device, size)
         if imported is not None and imported.shared:
@@ -129,7 +136,7 @@ class LoadedGraph:
             if name in simple.parameters
             and node.dtype not in (simple.parameters[name].dtype, source.dtype(name))
         }
-        return LoadedGraph(given, own, runs, arena, scheduled, pool, frozenset(rounded), limit)
+        return LoadedGraph(given, settled, runs, arena, scheduled, pool, frozenset(rounded), limit)
 
     def along(self, graph: Graph) -> LoadedGraph:
         """The same weights and arena, for another graph that computes the same."""

@@ -103,15 +103,17 @@ def _calls(program: ExportedProgram, inputs: Mapping[str, Array]) -> dict[str, t
 
 
 def _named(values: Mapping[str, torch.Tensor], graph: Graph) -> dict[str, Array]:
-    """For each path, the last node in its scope, where that has the value's shape."""
+    """For each path, the last node in its scope, where that has the value's shape and is no weight:
+    one that others were folded into stands for what is gone of its scope.
+    """
     last = {}
     for node in graph.nodes:
         scope = node.name
-        while not node.is_leaf and "." in scope:
+        while "." in scope:
             scope = scope.rpartition(".")[0]
             last[scope] = node
     return {
         last[path].name: as_array(value)
         for path, value in values.items()
-        if path in last and last[path].shape == tuple(value.shape)
+        if path in last and not last[path].is_leaf and last[path].shape == tuple(value.shape)
     }
