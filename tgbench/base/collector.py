@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import gc
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
+
+from tgbench.base.machine import give_back_freed
 
 UNSEEN = 0.25  # of all objects, as the collector has it
 MOST_YOUNG = 300_000  # objects that nobody has looked at yet
@@ -98,6 +102,33 @@ class _Held:
     """What the collector was told here, and not yet told otherwise."""
 
     is_disabled = is_frozen = is_off = rests = False
+
+
+class _Dropped:
+    """Whether some of those that hold much memory went since what they left was given back."""
+
+    has_gone = False
+
+
+def give_back_with(owner: Any) -> None:
+    """Give memory back to the system once the collector let something go that holds much of it.
+
+    Blocks of some megabytes lie beside others that stay, so that the C library keeps them when they
+    are freed. They are when the collector is done, and not yet when it says who goes.
+    """
+    if _give_back not in gc.callbacks:
+        gc.callbacks.append(_give_back)
+    weakref.finalize(owner, _note_gone).atexit = False
+
+
+def _note_gone() -> None:
+    _Dropped.has_gone = True
+
+
+def _give_back(phase: str, info: dict[str, int]) -> None:
+    if _Dropped.has_gone and phase == "stop":
+        _Dropped.has_gone = False
+        give_back_freed()
 
 
 class _Unseen:
