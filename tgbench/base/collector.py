@@ -11,6 +11,7 @@ from typing import Any
 from tgbench.base.machine import give_back_freed
 
 UNSEEN = 0.25  # of all objects, as the collector has it
+MUCH_BYTES = 16 << 20  # that dropped owners held: what they left is given back to the system
 MOST_YOUNG = 300_000  # objects that nobody has looked at yet
 FEW = 1_000  # objects: Python 3.12 freezes what is immortal itself, some hundreds
 
@@ -105,29 +106,30 @@ class _Held:
 
 
 class _Dropped:
-    """Whether some of those that hold much memory went since what they left was given back."""
+    """What those held that went since what they left was given back."""
 
-    has_gone = False
+    size_bytes = 0
 
 
-def give_back_with(owner: Any) -> None:
-    """Give memory back to the system once the collector let something go that holds much of it.
+def give_back_with(owner: Any, size_bytes: int) -> None:
+    """Give memory back to the system once the collector let owners go that held much of it.
 
     Blocks of some megabytes lie beside others that stay, so that the C library keeps them when they
-    are freed. They are when the collector is done, and not yet when it says who goes.
+    are freed. They are when the collector is done, and not yet when it says who goes. All that is
+    free is gone through for that, so little is left until there is more.
     """
     if _give_back not in gc.callbacks:
         gc.callbacks.append(_give_back)
-    weakref.finalize(owner, _note_gone).atexit = False
+    weakref.finalize(owner, _note_gone, size_bytes).atexit = False
 
 
-def _note_gone() -> None:
-    _Dropped.has_gone = True
+def _note_gone(size_bytes: int) -> None:
+    _Dropped.size_bytes += size_bytes
 
 
 def _give_back(phase: str, info: dict[str, int]) -> None:
-    if _Dropped.has_gone and phase == "stop":
-        _Dropped.has_gone = False
+    if _Dropped.size_bytes >= MUCH_BYTES and phase == "stop":
+        _Dropped.size_bytes = 0
         give_back_freed()
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from tgbench.base.collector import give_back_with
 from tgbench.base.errors import BudgetError, WeightsError
 from tgbench.base.regions import Box
 from tgbench.base.safetensors import TORCH_DTYPES, Weights
@@ -110,6 +111,7 @@ class Pool:
                 self._own(node.name, torch.tensor(node.attrs["data"].array), node.dtype, device)
         self._freeze(scheduled, device)
         self._allow(_packable(scheduled, device), packed_bytes)
+        give_back_with(self, self.owned_bytes + self.packed_bytes)
 
     def _allow(self, packable: Mapping[Call, Mapping[Node, int]], limit: int | None) -> None:
         """Which calls may keep their weights in another layout: many small ones before large ones.

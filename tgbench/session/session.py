@@ -26,7 +26,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from tgbench.base.collector import collect_dropped, give_back_with, lasting
+from tgbench.base.collector import collect_dropped, lasting
 from tgbench.base.errors import (
     ExactnessError,
     PlanError,
@@ -187,7 +187,6 @@ class GraphSession(Facts):
             memory, device
         )  # what is no size is said before weights are read
         collect_dropped()
-        give_back_with(self)
         self.device = device
         self.arena = arena_on(device, arena)
         self.plan_path = Path(plan) if isinstance(plan, (str, Path)) else None
