@@ -38,6 +38,7 @@ HINTS = re.compile(r"\s*(Caused by: \(|For more information, run with ).*", re.D
 STORES = re.compile(r"\]\s*[-+*/]?=(?!=)")  # a line that writes into a part of a tensor
 BATCHING = "torch._functorch.predispatch"  # has the calls that begin and end a `torch.vmap`
 AROUND = (os.path.dirname(torch.__file__) + os.sep, contextlib.__file__, __file__)  # a forward
+BY_AUTOGRAD = "use torch.autograd.grad inside `with torch.enable_grad()`"
 ASSIGNED = re.compile("The tensor attributes? (.+?) (?:was|were) assigned during export")
 
 
@@ -68,8 +69,7 @@ def check_differentiates_nothing(exported: ExportedProgram) -> None:
     constants = [one for one in exported.constants.values() if isinstance(one, torch.Tensor)]
     if any(map(torch._C._functorch.is_gradtrackingtensor, constants)):
         raise ImporterError(
-            "forward differentiates by torch.func, which PyTorch does not export; use "
-            "torch.autograd.grad inside `with torch.enable_grad()`"
+            f"forward differentiates by torch.func, which PyTorch does not export; {BY_AUTOGRAD}"
         )
 
 
@@ -242,6 +242,10 @@ def _explained(module: nn.Module, error: Exception) -> str:
         )
     elif isinstance(error, FileNotFoundError) and not _is_somewhere():
         mend = "PyTorch loads what it exports with in a folder that is there; `os.chdir` to one"
+    elif "Expected FakeTensor" in text:  # so PyTorch 2.11 says it
+        mend = (
+            f"where it differentiates by torch.func, which PyTorch does not export, {BY_AUTOGRAD}"
+        )
     elif "cache" in text.lower():
         mend = NO_CACHE
     else:
