@@ -193,6 +193,41 @@ def test_images_are_channels_last_but_for_those_shown_flat() -> None:
     assert all(scheduled.order(leaf) == () for leaf in scheduled.kept)
 
 
+@pytest.mark.parametrize("making", ["always", "measured"])
+def test_lines_lie_with_their_channels_side_by_side(making: Any) -> None:
+    """As images do: each whole convolution of a line was copied in and out of that layout. What is
+    seen as a row a point is not copied; what is handed out is row-major, as inputs are.
+    """
+    g = GraphBuilder()
+    x = g.input("x", (1, 2, 24))
+    h = ops.relu(ops.conv(ops.pad(x, (0, 0, 4), (0, 0, 0), 0.0), g.parameter("u", (16, 2, 5))))
+    for i in range(2):
+        weight = g.parameter(f"w{i}", (16, 16, 3))
+        h = h + ops.relu(ops.conv(ops.pad(h, (0, 0, 4), (0, 0, 0), 0.0), weight, dilation=2))
+    g.output("rows", ops.linear(h.permute(0, 2, 1), g.parameter("v", (3, 16))))
+    g.output("line", ops.conv(h, g.parameter("t", (2, 16, 1))))
+    graph = g.build()
+    scheduled = ScheduledGraph.of(graph)
+    handed_out = set(graph.outputs.values())
+    lines = [node for node in scheduled.stored if node.op != "linear" and x not in node.inputs]
+    assert len(lines) > 6
+    for node in lines:
+        assert scheduled.order(node) == (() if node in handed_out else (0, 2, 1)), node.name
+    rng = np.random.default_rng(0)
+    arrays = {
+        name: rng.integers(-1, 2, node.shape).astype(np.float32)
+        for name, node in graph.parameters.items()
+    }
+    session = GraphSession(graph, arrays, making=making)
+    line = rng.integers(-2, 3, (1, 2, 24)).astype(np.float32)
+    for at in (None, 23, 0, 7, slice(3, 9), 12, 12):
+        if at is not None:
+            line[:, rng.integers(2), at] = rng.integers(-4, 5)
+        found, whole = session.run({"x": line}), tg.evaluate(graph, {"x": line, **arrays})
+        for name in ("rows", "line"):
+            np.testing.assert_array_equal(found[name], whole[name])
+
+
 def test_what_joins_images_lies_as_they_do() -> None:
     """Also beside an input, whose order is its own; and what is put around one."""
     g = GraphBuilder()

@@ -53,7 +53,7 @@ from tgbench.kernels.registry import (
     lays_out,
     prepared_inputs,
 )
-from tgbench.memory.storage import IMAGE_RANK, channels_last
+from tgbench.memory.storage import LINE_RANK, channels_last
 from tgbench.runs.propagate import Step, rough_ns
 from tgbench.runs.rules import Rules
 
@@ -568,7 +568,7 @@ def plain_site(call: Call, box: Box, reads: Sequence[Box | None], device: str) -
 def lying_site(call: Call, box: Box, rules: Rules, device: str) -> Site:
     """The same, but that images lie as `memory.storage` has them: kernels for others are others."""
     rank, images = len(box), frozenset[Any]()
-    if call.op.on_images and rank >= IMAGE_RANK:
+    if call.op.on_images and rank >= LINE_RANK:
         weights = call.op.streams(call)
         images = frozenset(
             i for i, t in enumerate(call.inputs) if t.rank == rank and i not in weights

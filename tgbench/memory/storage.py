@@ -32,6 +32,7 @@ from tgbench.graph.unfold import named, unfold
 from tgbench.runs.propagate import Propagator, Storage
 from tgbench.runs.rules import Rules
 
+LINE_RANK = 3  # batch, channels, length: the least that convolutions read
 IMAGE_RANK = 4  # batch, channels, height, width
 ROW_MAJOR = frozenset({1, 2})  # dimensions that run on from the one before in row-major order only
 
@@ -206,7 +207,7 @@ class ScheduledGraph:
 
     @cached_property
     def channels_last(self) -> frozenset[Node]:
-        """Images whose channels lie side by side.
+        """Images, and what convolutions read of one dimension, whose channels lie side by side.
 
         What changes of an image is a window of it. With the channels innermost, a line of a window
         is one piece of memory, not one for each channel; and convolutions want them so. What is
@@ -217,7 +218,7 @@ class ScheduledGraph:
         found: set[Node] = set()
         for node in self.stored:
             is_joined = not self.dense[node].isdisjoint(ROW_MAJOR)
-            if node.rank < IMAGE_RANK or is_joined or node in handed_out:
+            if node.rank < LINE_RANK or is_joined or node in handed_out:
                 continue
             op = OPS[node.op]
             is_like_one = any(

@@ -21,7 +21,7 @@ from tgbench.base.regions import in_order, row_major
 from tgbench.graph.graph import Node, fact_of
 from tgbench.graph.op_table import OPS, Call, ViewMap
 from tgbench.graph.rewrite.choices import Alternatives, Options
-from tgbench.memory.storage import IMAGE_RANK, ScheduledGraph, compose, identity_map, is_look
+from tgbench.memory.storage import LINE_RANK, ScheduledGraph, compose, identity_map, is_look
 
 MOST = 64  # ways in which the operands of one e-node lie, that are looked at
 
@@ -86,7 +86,7 @@ class Lying:
         self._plain = {
             self.egraph.find(self.egraph.of[node])
             for node in given.stored
-            if node.rank >= IMAGE_RANK and node not in given.channels_last
+            if node.rank >= LINE_RANK and node not in given.channels_last
         }
         self._resting: dict[Node, Laid] = {}
 
@@ -157,7 +157,7 @@ class Lying:
         return node.builder.call_with(node, tuple(laid.known for laid in ins))
 
     def _order(self, name: Node, node: Node, ins: Sequence[Laid]) -> tuple[int, ...]:
-        if node.is_leaf or node.rank < IMAGE_RANK or name in self._plain:
+        if node.is_leaf or node.rank < LINE_RANK or name in self._plain:
             return ()
         op = OPS[node.op]
         is_like_one = any(
