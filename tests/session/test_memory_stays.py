@@ -173,7 +173,7 @@ def test_what_a_dropped_session_held_is_given_back(monkeypatch: pytest.MonkeyPat
     graph, weights = g.build(), {"w": np.ones((64, 64), np.float32)}
     gc.collect()  # sessions of other tests
     for most_bytes in (1 << 20, 64 * 64 * 4):
-        monkeypatch.setattr(collector._Dropped, "size_bytes", 0)
+        monkeypatch.setattr(collector._Owners, "gone_bytes", 0)
         monkeypatch.setattr(collector, "MUCH_BYTES", most_bytes)
         session: Any = tg.GraphSession(graph, weights, calibrate=False)
         session.run({"x": np.ones((4, 64), np.float32)})

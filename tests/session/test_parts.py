@@ -199,6 +199,7 @@ def test_what_shows_no_computed_bytes_cannot_be_retained() -> None:
     left = g.name(x[:, :3], "left")
     frozen = g.name((weight * 2.0)[:, :3], "frozen")
     g.output("y", left + frozen)
+    g.output("z", x * weight)
     session = GraphSession(g.build(), {"weight": np.ones((4, 6), np.float32)})
     session.run({"x": np.ones((4, 6), np.float32)})
     for name in ("frozen", "weight", "x"):

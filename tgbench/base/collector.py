@@ -6,9 +6,10 @@ import gc
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, ClassVar
 
 from tgbench.base.machine import give_back_freed
+from tgbench.base.surroundings import untraced
 
 UNSEEN = 0.25  # of all objects, as the collector has it
 MUCH_BYTES = 16 << 20  # that dropped owners held: what they left is given back to the system
@@ -105,31 +106,35 @@ class _Held:
     is_disabled = is_frozen = is_off = rests = False
 
 
-class _Dropped:
-    """What those held that went since what they left was given back."""
+class _Owners:
+    """Who holds memory, and how much those held that went since what they left was given back."""
 
-    size_bytes = 0
+    there: ClassVar[list[tuple[weakref.ref[Any], int]]] = []
+    gone_bytes = 0
 
 
 def give_back_with(owner: Any, size_bytes: int) -> None:
     """Give memory back to the system once the collector let owners go that held much of it.
 
     Blocks of some megabytes lie beside others that stay, so that the C library keeps them when they
-    are freed. They are when the collector is done, and not yet when it says who goes. All that is
-    free is gone through for that, so little is left until there is more.
+    are freed. They are when the collector is done, and not yet when a finaliser is called. All that
+    is free is gone through for that, so little is left until there is more.
     """
     if _give_back not in gc.callbacks:
         gc.callbacks.append(_give_back)
-    weakref.finalize(owner, _note_gone, size_bytes).atexit = False
+    _Owners.there.append((weakref.ref(owner), size_bytes))
 
 
-def _note_gone(size_bytes: int) -> None:
-    _Dropped.size_bytes += size_bytes
-
-
+@untraced
 def _give_back(phase: str, info: dict[str, int]) -> None:
-    if _Dropped.size_bytes >= MUCH_BYTES and phase == "stop":
-        _Dropped.size_bytes = 0
+    if phase != "stop" or not info["generation"]:
+        return
+    gone = [size for owner, size in _Owners.there if owner() is None]
+    if gone:
+        _Owners.there = [pair for pair in _Owners.there if pair[0]() is not None]
+        _Owners.gone_bytes += sum(gone)
+    if _Owners.gone_bytes >= MUCH_BYTES:
+        _Owners.gone_bytes = 0
         give_back_freed()
 
 

@@ -442,16 +442,21 @@ def _group_norm(
 
 
 def _bind_group_norm(site: Site, scratch: tuple[View, ...]) -> Bound:
-    """Whole groups are normalised; of the vectors only the output's channels are there."""
+    """Whole groups are normalised; of the vectors only the output's channels are there. PyTorch
+    takes channels as they lie innermost in images alone: a line is one of one row.
+    """
     x, *vectors = inputs(site)
+    out = site.out
+    if out.rank == LINE_RANK:
+        x, out = x.insert(2), out.insert(2)
     have = whole_reads(site)[0]
     assert have is not None
     width = site.call.in_shapes[0][1] // site.call.attrs["groups"]
     start, stop = (int(end) // width * width for end in (have[1][0], have[1][1] + width - 1))
     groups, first = (stop - start) // width, int(site.out_box[1][0]) - start
-    columns: list[View | None] = [_column(vector, site.out.rank) for vector in vectors]
+    columns: list[View | None] = [_column(vector, out.rank) for vector in vectors]
     columns = columns or [None, None]
-    return _group_norm, (x, groups, site.call.attrs["eps"], first, *columns, site.out)
+    return _group_norm, (x, groups, site.call.attrs["eps"], first, *columns, out)
 
 
 register(
