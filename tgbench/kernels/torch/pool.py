@@ -33,7 +33,7 @@ from tgbench.kernels.torch.elementwise import (
     torch_dtype,
 )
 from tgbench.kernels.torch.layout import Pairs, copies
-from tgbench.kernels.views import Bound, inputs, is_complete, whole_reads
+from tgbench.kernels.views import Bound, inputs, is_complete, split, whole_reads
 
 MANY_TAPS = 4
 LINE_RANK = 3  # batch, channels, points
@@ -448,7 +448,7 @@ def _bind_group_norm(site: Site, scratch: tuple[View, ...]) -> Bound:
     x, *vectors = inputs(site)
     out = site.out
     if out.rank == LINE_RANK:
-        x, out = x.insert(2), out.insert(2)
+        x, out = (split(one, 2, (1, one.shape[2])) for one in (x, out))
     have = whole_reads(site)[0]
     assert have is not None
     width = site.call.in_shapes[0][1] // site.call.attrs["groups"]
