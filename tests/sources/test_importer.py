@@ -625,10 +625,9 @@ def slope(module: Any, x: Tensor) -> Any:
 
 
 def exported_slope() -> Any:
-    try:
-        return torch.export.export(of(slope), (X,))
-    except AssertionError:
+    if torch.__version__.startswith("2.11."):
         pytest.skip("PyTorch 2.11 does not export it at all")
+    return torch.export.export(of(slope), (X,))
 
 
 def back_from_spectrum(module: Any, x: Tensor) -> Tensor:

@@ -103,6 +103,11 @@ class Everything:
     there_ns: float
     least_ns: float
 
+    @staticmethod
+    def of(program: Program) -> Everything:
+        """By one for no more than is asked for."""
+        return Everything(program, program.use.takes_ns, program.use.takes_ns)
+
     def note(self, program: Program, there_ns: float, least_ns: float) -> None:
         """At the place of another run."""
         self.program = program
@@ -811,8 +816,7 @@ class Measured:
             full = self._lately  # that of another, as nobody chose for it
             if full is None or (renews and program is not full.program):
                 # what computed all that others asked for is not there for this: so that is no less
-                there_ns = 0.0 if whole is None else whole.use.takes_ns
-                full = None if whole is None else Everything(whole, there_ns, there_ns)
+                full = None if whole is None else Everything.of(whole)
         if full is not None:
             self._lately = full
             if program is full.program and is_warm:
