@@ -5,14 +5,15 @@
                                      ours      a session
 
 Each is in a process of its own, which nothing ran in before, and follows one history. What counts
-is the processor's time. The first answer of each is told apart; from then on the total of ours is
-compared with that of the better of the two others *at every prefix* of more than ten runs, so that
-nothing is paid now for what may come back later. Now and then all three results are compared. Of
-models that take a while it is said what share of a full run has to be computed again: of the first
-half of the runs, each by a program of its own; by multiply–adds, and by the time that its calls
-take, as few rows read all weights that many do.
+is the processor's time; by several threads the wall's, where nobody's threads spin any more. The
+first answer of each is told apart; from then on the total of ours is compared with that of the
+better of the two others *at every prefix* of more than ten runs, so that nothing is paid now for
+what may come back later. Now and then all three results are compared. Of models that take a while
+it is said what share of a full run has to be computed again: of the first half of the runs, each by
+a program of its own; by multiply–adds, and by the time that its calls take, as few rows read all
+weights that many do.
 
-    python -m benchmarks.histories [--only NAME …] [--runs N] [--again]
+    python -m benchmarks.histories [--only NAME …] [--runs N] [--threads N] [--again]
 """
 
 from __future__ import annotations
@@ -39,10 +40,12 @@ from tgbench.session.session import GraphSession
 from tgbench.sources.torch import from_torch
 
 Array: TypeAlias = np.ndarray[Any, Any]
+Clock: TypeAlias = Callable[[], int]  # nanoseconds
 Step: TypeAlias = "tuple[Array, Any]"  # the input, and which part of the output is wanted
 RUNS, COMPARED, FIRST, LATE = 500, 25, 10, 50
 SHARED, LARGE_NS = 250, 5e6  # runs whose share is worked out, of models that take so long
 LIMIT_S, TOLERANCE = 1200.0, 1e-4
+QUIET_S = 0.012  # after which threads of a library sleep
 WORDS = 3  # ids from here on are words
 
 
@@ -379,18 +382,21 @@ class Following:
         first_ns: what its first answer took, and what comes before that.
     """
 
-    def __init__(self, system: str, subject: Subject, history: str) -> None:
+    def __init__(
+        self, system: str, subject: Subject, history: str, clock: Clock = time.process_time_ns
+    ) -> None:
         module, start = subject.make()
+        self._clock = clock
         self._start, self._history = start, history
         self._steps, self.first_ns = self._anew(), dict[str, int]()
         self._session: GraphSession | None = None
         if system != "eager":
-            self._imported, self.first_ns["import"] = _timed(
+            self._imported, self.first_ns["import"] = self._timed(
                 lambda: from_torch(module, (torch.from_numpy(start),))
             )
             making = "always" if system == "full" else None
             opened = partial(GraphSession, self._imported, making=making)
-            self._session, self.first_ns["load"] = _timed(opened)
+            self._session, self.first_ns["load"] = self._timed(opened)
         self._run = partial(_eager, module) if self._session is None else self._session.run
         self._forgets = system == "full"
         _, self.first_ns["answer"] = self.next()
@@ -402,7 +408,7 @@ class Following:
     def next(self, is_compared: bool = True) -> tuple[Array | None, int]:
         """The next run: what it found, if that is to be compared, and what it took."""
         x, want = next(self._steps)
-        found, took_ns = _timed(partial(self._answer, x, want))
+        found, took_ns = self._timed(partial(self._answer, x, want))
         return found if is_compared else None, took_ns
 
     def _answer(self, x: Array, want: Any) -> Array:
@@ -428,12 +434,23 @@ class Following:
         for _ in range(runs):
             x, want = next(steps)
             session.run(x, want=want)
-            again += _work(session)
+            again += self._work(session)
             session.forget()
             session.run(x, want=want)
-            whole += _work(session)
+            whole += self._work(session)
         work, time_ns = again / whole
         return {"share": float(work), "share_of_time": float(time_ns)}
+
+    def _work(self, session: GraphSession) -> tuple[float, float]:
+        """Of the last run: operations, and nanoseconds, the less of twice."""
+        assert session.last is not None
+        program = session.last.program
+        took = (self._timed(partial(_call, program.calls))[1] for _ in range(2))
+        return flops(program.steps, program.origin or ()), min(took)
+
+    def _timed(self, call: Callable[[], Any]) -> tuple[Any, int]:
+        began = self._clock()
+        return call(), self._clock() - began
 
 
 def _only(results: Mapping[str, Array]) -> Array:
@@ -447,31 +464,19 @@ def _eager(module: nn.Module, x: Array, want: Any) -> dict[str, Array]:
     return {"output": found if want is None else found[want]}
 
 
-def _work(session: GraphSession) -> tuple[float, float]:
-    """Of the last run: operations, and nanoseconds, the less of twice."""
-    assert session.last is not None
-    program = session.last.program
-    took = (_timed(partial(_call, program.calls))[1] for _ in range(2))
-    return flops(program.steps, program.origin or ()), min(took)
-
-
 def _call(calls: Sequence[tuple[Callable[..., Any], tuple[Any, ...]]]) -> None:
     for function, arguments in calls:
         function(*arguments)
 
 
-def _timed(call: Callable[[], Any]) -> tuple[Any, int]:
-    began = time.process_time_ns()
-    return call(), time.process_time_ns() - began
-
-
 class Apart:
     """The same in a process of its own, which nothing ran in before."""
 
-    def __init__(self, system: str, subject: str, history: str) -> None:
+    def __init__(self, system: str, subject: str, history: str, threads: int) -> None:
         context = multiprocessing.get_context("spawn")
         self._ours, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(theirs, system, subject, history))
+        given = theirs, system, subject, history, threads
+        self._process = context.Process(target=_serve, args=given)
         self._process.start()
         theirs.close()
 
@@ -502,12 +507,13 @@ class Apart:
         self._process.join()
 
 
-def _serve(pipe: Any, system: str, subject: str, history: str) -> None:
+def _serve(pipe: Any, system: str, subject: str, history: str, threads: int) -> None:
     import transformers
 
     transformers.logging.set_verbosity_error()
-    torch.set_num_threads(1)
-    following = Following(system, SUBJECTS[subject], history)
+    torch.set_num_threads(threads)
+    clock = time.process_time_ns if threads == 1 else time.perf_counter_ns
+    following = Following(system, SUBJECTS[subject], history, clock)
     pipe.send(following.first_ns)
     while True:
         method, *arguments = pipe.recv()
@@ -517,18 +523,24 @@ def _serve(pipe: Any, system: str, subject: str, history: str) -> None:
 # --- measuring ------------------------------------------------------------------------------------
 
 
-def outcome(subject: str, history: str, runs: int) -> dict[str, Any]:
+def outcome(subject: str, history: str, runs: int, threads: int) -> dict[str, Any]:
     """The numbers of a history; each system has a process of its own."""
-    apart = {system: Apart(system, subject, history) for system in SYSTEMS}
+    apart = dict[str, Apart]()
     try:
-        return followed(apart, runs)
+        for system in SYSTEMS:
+            apart[system] = Apart(system, subject, history, threads)
+            if threads > 1:
+                _ = apart[system].first_ns  # while nobody else computes
+        return followed(apart, runs, QUIET_S if threads > 1 else 0.0)
     finally:
         for one in apart.values():
             one.end()
 
 
-def followed(systems: Mapping[str, Following | Apart], runs: int) -> dict[str, Any]:
-    """The numbers of one history: a run of each, in turns."""
+def followed(
+    systems: Mapping[str, Following | Apart], runs: int, quiet_s: float = 0.0
+) -> dict[str, Any]:
+    """The numbers of one history: a run of each, in turns, `quiet_s` after the one before."""
     first = {name: one.first_ns["answer"] for name, one in systems.items()}
     opened = systems["ours"].first_ns
     first["load"] = opened["import"] + opened["load"]
@@ -538,6 +550,7 @@ def followed(systems: Mapping[str, Following | Apart], runs: int) -> dict[str, A
         found = {}
         for j in range(len(SYSTEMS)):
             name = SYSTEMS[(i + j) % len(SYSTEMS)]
+            time.sleep(quiet_s)
             found[name], took_ns = systems[name].next(i % COMPARED == 0)
             took[name].append(took_ns)
         eager, others = found["eager"], (found["full"], found["ours"])
@@ -597,8 +610,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         help="models, as the table names them",
     )  # fmt: skip
     command.add_argument("--runs", type=int, default=RUNS, help="of each history")
+    command.add_argument("--threads", type=int, default=1, help="of each system")
     command.add_argument("--again", action="store_true", help="measure what is there already too")
     options, record = command.begin(argv)
+    if options.threads > 1 and options.output == command.results:
+        options.output = command.results.with_stem(f"histories-{options.threads}-threads")
     results = _known(options.output)
     names = [QUICK] if options.quick else options.only
     for name in names:
@@ -611,7 +627,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             found[history] = followed({one: Following(one, subject, history) for one in SYSTEMS}, 4)
         else:
             for history in subject.histories:
-                found[history] = outcome(name, history, options.runs)
+                found[history] = outcome(name, history, options.runs, options.threads)
         results[name] = found
         record.write({"totals": totals(results), "models": results}, options.output)
     rows = [row(name, h, f) for name, found in results.items() for h, f in found.items()]

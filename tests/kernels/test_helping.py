@@ -14,7 +14,8 @@ import tgbench as tg
 from benchmarks.measure import threads
 from tgbench import ops
 from tgbench.graph.graph import Graph, GraphBuilder
-from tgbench.kernels.helping import ELSEWHERE, FIRST_NS, PRICE, SOON, Helping, helping
+from tgbench.kernels.helping import Helping, helping
+from tgbench.kernels.turns import ELSEWHERE, FIRST_NS, PRICE, SOON
 from tgbench.kernels.waiting import LEAST_NS, Waiting
 
 MS = 1_000_000
@@ -76,7 +77,7 @@ def test_helpers_are_asked_again_once_others_are_gone() -> None:
     machine.takes = {True: 20, False: 30}
     machine.go_on(program, 60)
     assert machine.helping.helps
-    assert machine.helping.changes == 2
+    assert machine.helping.turns.changes == 2
 
 
 @pytest.mark.parametrize(("helped", "alone"), [(40, 80), (80, 40), (5, 5.5), (0.1, 0.4)])
@@ -93,7 +94,7 @@ def test_others_that_begin_are_answered_soon() -> None:
     machine, program = Machine(27, 30), Program()
     machine.go_on(program, 60)
     machine.takes = {True: 50, False: 33}
-    machine.helping.look_soon()
+    machine.helping.turns.look_soon()
     machine.go_on(program, 2)
     assert not machine.helping.helps
 
@@ -103,7 +104,7 @@ def test_others_that_come_and_go_are_not_answered_each_time() -> None:
     machine.go_on(program, 10)
     began, machine.asked = machine.now, []
     for _ in range(200):
-        machine.helping.look_soon()
+        machine.helping.turns.look_soon()
         machine.go_on(program, 0.1)
     lost = 6 * MS * machine.asked.count(False)
     assert 0 < lost <= 2 / SOON * (machine.now - began)
@@ -122,12 +123,12 @@ def test_programs_that_do_not_come_back_are_let_go_of() -> None:
     machine, lasting = Machine(50, 30), Program()
     gone = Program()
     machine.go_on(gone, 1)  # a comparison has begun, or will with the next run
-    machine.helping.look_soon()
+    machine.helping.turns.look_soon()
     machine.run(gone)
     del gone
     for _ in range(ELSEWHERE + 1):
         machine.run(lasting)
-    machine.helping.look_soon()
+    machine.helping.turns.look_soon()
     machine.go_on(lasting, 2)
     assert not machine.helping.helps
 
@@ -172,7 +173,7 @@ def layers() -> Graph:
 def alone() -> Iterator[None]:
     """Runs take less without helpers, as it was found; nothing is compared for some time."""
     helping.cache_clear()
-    helping().helps = False
+    helping().turns.stands = False
     with threads(2):
         yield
     helping.cache_clear()
@@ -198,6 +199,6 @@ def test_a_session_computes_alone_where_that_takes_less(monkeypatch: pytest.Monk
         found = session.run({"x": x}, want={"y": np.s_[3]})["y"]
         np.testing.assert_array_equal(found, np.full(WIDE, i * 2 * WIDE**2))
     assert set(asked) == {0}
-    helping().helps = True
+    helping().turns.stands = True
     session.run({"x": x + 1}, want={"y": np.s_[3]})
     assert asked[-1] == 1

@@ -21,6 +21,7 @@ from tgbench import ops
 from tgbench.base.machine import usable_cores
 from tgbench.graph.graph import Graph, GraphBuilder
 from tgbench.kernels import waiting
+from tgbench.kernels.turns import FIRST_NS, SOON
 from tgbench.kernels.waiting import LEAST_NS, LONGEST_S, SHARE, Sitter, Waiting
 
 TOLD = {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & {*os.environ}
@@ -172,21 +173,124 @@ RUNS = st.tuples(st.integers(1, 10**9), st.integers(0, 10**9), st.booleans())
 @given(st.lists(RUNS, max_size=40))
 def test_asleep_as_long_as_threads_wait(restless: None, runs: list[tuple[int, int, bool]]) -> None:
     """Runs are judged together until they are long enough; asleep or not, by what threads waited,
-    and not both by one sitter and by another.
+    and not both by one sitter and by another. Who went by itself sits again before those that are
+    judged next.
     """
-    machine, since_ns, waited_ns = Machine(), 0, 0
+    machine, since_ns, waited_ns, sleeps = Machine(), 0, 0, False
     for took_ns, waits_ns, ends in runs:
         if ends:
             machine.sat.end()
-        was_asleep, known = machine.waiting.is_asleep, len(machine.seconds)
+        expected, known = machine.waiting.is_asleep, len(machine.seconds)
+        if not since_ns:
+            known, expected = known + (sleeps and not expected), sleeps
         since_ns, waited_ns = since_ns + took_ns, waited_ns + waits_ns
         is_asleep = machine.run(took_ns, waits_ns)
         if since_ns < LEAST_NS:
-            assert is_asleep is was_asleep
+            assert is_asleep is expected
+            assert len(machine.seconds) == known
             continue
-        assert is_asleep is (waited_ns >= SHARE * since_ns)
-        assert len(machine.seconds) == known + (is_asleep and not was_asleep)
+        began, sleeps = not sleeps, waited_ns >= SHARE * since_ns
+        assert is_asleep is (sleeps and (began or expected))
+        assert len(machine.seconds) == known + (sleeps and began)
         since_ns = waited_ns = 0
+
+
+# --- which takes less ----------------------------------------------------------------------------
+
+
+class Program:
+    """Something that runs."""
+
+
+class Timed:
+    """Runs that take so many milliseconds where threads spin and where they sleep, and wait for
+    such shares of it.
+    """
+
+    def __init__(self, takes: tuple[float, float], waits: tuple[float, float]) -> None:
+        self.takes, self.waits = takes, waits
+        self.now, self.waited_ns, self.asleep = 1, 0, list[bool]()
+        self.waiting = Waiting(lambda: self.waited_ns, lambda seconds: Sat())  # type: ignore
+
+    def go_on(self, seconds: float, programs: int = 1) -> None:
+        every, until = [Program() for _ in range(programs)], self.now + seconds * 1e9
+        while self.now < until:
+            for program in every:
+                self.waiting.begins(self.now, program)
+                way = self.waiting.is_asleep
+                took_ns = round(1e6 * self.takes[way])
+                self.now += took_ns
+                self.waited_ns += round(self.waits[way] * took_ns)
+                self.waiting.ends(took_ns)
+                self.asleep.append(way)
+
+    def asleep_lately(self) -> float:
+        late = self.asleep[len(self.asleep) // 2 :]
+        return sum(late) / len(late)
+
+
+@pytest.fixture
+def by_its_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """When runs are watched next is said by the clock that tests move."""
+    monkeypatch.setattr(waiting, "RARELY", 0)
+    monkeypatch.setattr(waiting.time, "perf_counter_ns", lambda: 0)
+
+
+@pytest.mark.parametrize("programs", [1, 2])
+def test_threads_that_wait_for_each_other_only_where_they_sleep_spin(
+    by_its_clock: None, programs: int
+) -> None:
+    """They were found waiting once, as others computed for a moment; asleep they go on waiting."""
+    machine = Timed(takes=(7.0, 12.5), waits=(0.5, 0.5))
+    machine.go_on(0.1)
+    assert machine.waiting.is_asleep
+    machine.waits = 0.0, 0.5
+    machine.go_on(60, programs)
+    assert not machine.waiting.is_asleep
+    assert machine.asleep_lately() < 0.02
+
+
+@pytest.mark.parametrize("waits", [(0.5, 0.5), (0.3, 0.9), (0.5, 0.26)])
+def test_threads_sleep_where_that_is_quicker(
+    by_its_clock: None, waits: tuple[float, float]
+) -> None:
+    machine = Timed(takes=(70.0, 20.0), waits=waits)
+    machine.go_on(120)
+    assert machine.asleep_lately() > 0.97
+
+
+def test_and_spin_once_others_are_gone(by_its_clock: None) -> None:
+    machine = Timed(takes=(70.0, 20.0), waits=(0.5, 0.5))
+    machine.go_on(5)
+    assert machine.waiting.is_asleep
+    machine.takes, machine.waits = (7.0, 12.5), (0.0, 0.5)  # asleep, they wait for each other
+    machine.go_on(120)
+    assert not machine.waiting.is_asleep
+
+
+@pytest.mark.parametrize("takes", [(7.0, 12.5), (70.0, 20.0), (0.4, 0.1), (5.0, 5.1)])
+def test_comparing_costs_little(by_its_clock: None, takes: tuple[float, float]) -> None:
+    machine = Timed(takes, waits=(0.5, 0.5))
+    machine.go_on(300)
+    slower = takes[1] > takes[0]
+    lost_ns = abs(takes[1] - takes[0]) * 1e6 * machine.asleep.count(slower)
+    assert lost_ns <= FIRST_NS + 2 / SOON * machine.now
+
+
+def test_what_an_interrupt_left_is_no_run_of_another_program(by_its_clock: None) -> None:
+    machine, program = Timed(takes=(7.0, 12.5), waits=(0.5, 0.5)), Program()
+    for _ in range(4):
+        machine.waiting.begins(machine.now, program)
+        if machine.waiting.turns.is_comparing:
+            break
+        machine.now += LEAST_NS
+        machine.waited_ns += LEAST_NS
+        machine.waiting.ends(LEAST_NS)
+    assert machine.waiting.watches  # and then it is interrupted
+    machine.waiting.begins(machine.now, Program())
+    machine.waiting.ends(10**12)
+    took = machine.waiting.turns.comparison(program).took  # type: ignore[union-attr]
+    assert took == ([], [])
 
 
 # --- how -----------------------------------------------------------------------------------------

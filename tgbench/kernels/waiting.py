@@ -6,11 +6,12 @@ of the processors, whoever spins uses up what the scheduler would give to the th
 for: a run takes ten times as long as by one thread.
 
     runs ──→ do our threads wait for processors? ── no ──→ threads spin
-                   ↑                └── yes ──→ threads sleep, until they do not
-                   └────────────────────────────────┘
+                   ↑                └── yes ──→ both ways, in turns ──→ the quicker one
+                   └────────────────────────────────────────────────────────┘
 
-Whether others compute is told in both cases: threads that sleep at a barrier wait for processors as
-well where others have them, and else not at all.
+That they wait does not say who for. Threads that are woken for each call may be put on the
+processor that their caller has, though another one is idle: then they wait for each other, twice as
+long as a run takes, for as long as they sleep. So the two ways are compared (`kernels.turns`).
 
 A runtime that has more threads than there are processors lets them spin for a microsecond or so
 (see GOMP_SPINCOUNT in its manual), and it looks at that whenever a thread begins to wait. So a
@@ -34,6 +35,7 @@ from pathlib import Path
 import torch
 
 from tgbench.kernels.helping import helping
+from tgbench.kernels.turns import Comparison, Turns
 
 RUNTIME = "libgomp"
 LEAST_NS = 25_000_000  # of runs, that are judged together
@@ -123,8 +125,9 @@ class Waiting:
         found: told that others compute.
 
     Fields:
+        turns: spinning, and asleep.
         due_ns: from when on the next run is watched, by the clock that goes on.
-        watches: whether what threads wait for is added up.
+        watches: whether what a run takes is to be told.
     """
 
     def __init__(
@@ -135,7 +138,10 @@ class Waiting:
     ) -> None:
         self._waited, self._sit, self._found = waited, sit or _sitting, found
         self._sitter: Sitter | None = None
+        self.turns = Turns()
         self.due_ns, self.watches = 0, False
+        self._comparison: Comparison | None = None  # that the run is a part of
+        self._since_ns: int | None = None  # when the last one was asked about
         self._before = self._took_ns = self._looking_ns = 0  # they had waited so long; runs took
 
     @property
@@ -145,19 +151,49 @@ class Waiting:
 
     def spin(self) -> None:
         """Have threads spin until others are found to compute."""
-        if self._sitter is not None:
-            self._sitter.end()
-            self._sitter = None
+        self.turns.stands = True
+        self._have(True)
 
-    def begins(self, now_ns: int) -> None:
-        """A run is about to compute; the first that is watched, if they are `due_ns`."""
+    def begins(self, now_ns: int, program: object | None = None) -> None:
+        """A run is about to compute; the first that is watched, if they are `due_ns`.
+
+        Args:
+            program: what it computes, if its threads meet: of such ones runs are compared.
+        """
+        if self._comparison is not None:  # an interrupt came between
+            self._comparison, self.watches = None, False
         if self.watches or now_ns < self.due_ns:
             return
         if torch.get_num_threads() < 2:
             self.due_ns = now_ns + LEAST_NS  # until it may have more
             return
+        self.watches = program is not None and self._is_compared(program, now_ns)
+        if self.watches:
+            return
+        self._have(self.turns.stands)
+        if program is not None and self.turns.is_comparing:
+            return
         self._took_ns = self._looking_ns = 0
         self._before, self.watches = self._look(), True
+
+    def _is_compared(self, program: object, now_ns: int) -> bool:
+        """Whether a run is part of a comparison; its threads wait as is its turn then."""
+        self._comparison = found = self.turns.comparison(program)
+        if found is None:
+            passed_ns = 0 if self._since_ns is None else now_ns - self._since_ns
+            self.turns.ran(program, passed_ns)
+        else:
+            self._have(found.next)
+        self._since_ns = now_ns
+        return found is not None
+
+    def _have(self, spinning: bool) -> None:
+        """Have threads spin, or sleep."""
+        if spinning and self._sitter is not None:
+            self._sitter.end()
+            self._sitter = None
+        elif not spinning and not self.is_asleep:
+            self._sitter = self._sit(LONGEST_S)
 
     def _look(self) -> int:
         began_ns = time.thread_time_ns()
@@ -167,20 +203,34 @@ class Waiting:
 
     def ends(self, took_ns: int) -> None:
         """It computed for so long, and was watched. Those that take little are judged together."""
+        if not self.watches:
+            return
+        if self._comparison is not None:
+            self._compared(self._comparison, took_ns)
+            return
         self._took_ns += took_ns
-        if not self.watches or self._took_ns < LEAST_NS:
+        if self._took_ns < LEAST_NS:
             return
         waited_ns = self._look() - self._before
         self.watches = False
         self.due_ns = time.perf_counter_ns() + RARELY * self._looking_ns
         self.note(waited_ns >= SHARE * self._took_ns)
 
+    def _compared(self, comparison: Comparison, took_ns: int) -> None:
+        """The next run is asked about again, until it is decided."""
+        self._comparison, self.watches = None, False
+        self.turns.compared(comparison, took_ns)
+        if not self.turns.is_comparing:
+            self._have(self.turns.stands)
+
     def note(self, is_contended: bool) -> None:
-        """Have threads sleep, or spin, as others compute or do not."""
+        """Have threads sleep, or spin, as others compute or do not. They may as well wait for each
+        other's processors, which tells as much: so the two ways are compared.
+        """
         if not is_contended:
             self.spin()
-        elif not self.is_asleep:
-            self._sitter = self._sit(LONGEST_S)
+        elif self.turns.stands:
+            self._have(not self.turns.suppose(stands=False))
             self._found()
 
 
@@ -195,4 +245,4 @@ def _sitting(seconds: float) -> Sitter | None:
 @cache
 def waiting() -> Waiting:
     """That of this process."""
-    return Waiting(found=helping().look_soon)
+    return Waiting(found=helping().turns.look_soon)

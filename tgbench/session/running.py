@@ -599,7 +599,7 @@ class Runner:
         compiled_ns, waiting = once.SPENT.ns, self.waiting
         decided_ns = time.perf_counter_ns()
         if decided_ns >= waiting.due_ns:
-            waiting.begins(decided_ns)
+            waiting.begins(decided_ns, None if program.by_team or turn is not None else program)
         began_work = self._work_ns()
         if program.by_team and turn is None:
             outcome = self.helping.during(program, lambda: self.execute(run, turn))
