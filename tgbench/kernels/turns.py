@@ -35,6 +35,7 @@ class Comparison:
     others: int = 0
     _runs: int = 0  # of the block that is not over
     _block_ns: int = 0
+    _is_first: bool = True  # the next one, of it
     _all: list[int] = field(default_factory=lambda: [0, 0])  # runs of either way
 
     @property
@@ -44,14 +45,17 @@ class Comparison:
         return len(first) <= len(second)
 
     def note(self, took_ns: int) -> None:
-        """The next run took so long."""
+        """The next run took so long. Of several the first does not count: what changed, changes."""
+        way = self.next
+        self._all[way] += 1
+        if self._is_first and took_ns < BLOCK_NS:
+            self._is_first = False
+            return
         self._runs += 1
         self._block_ns += took_ns
         if self._block_ns >= BLOCK_NS:
-            way = self.next
             self.took[way].append(self._block_ns / self._runs)
-            self._all[way] += self._runs
-            self._runs = self._block_ns = 0
+            self._runs, self._block_ns, self._is_first = 0, 0, True
 
     @property
     def is_over(self) -> bool:

@@ -6,12 +6,14 @@ of the processors, whoever spins uses up what the scheduler would give to the th
 for: a run takes ten times as long as by one thread.
 
     runs ──→ do our threads wait for processors? ── no ──→ threads spin
-                   ↑                └── yes ──→ both ways, in turns ──→ the quicker one
-                   └────────────────────────────────────────────────────────┘
+                   ↑                └── yes ──→ they are kept apart from their caller
+                   │                  └── still ──→ both ways, in turns ──→ the quicker one
+                   └───────────────────────────────────────────────────────────────┘
 
-That they wait does not say who for. Threads that are woken for each call may be put on the
-processor that their caller has, though another one is idle: then they wait for each other, twice as
-long as a run takes, for as long as they sleep. So the two ways are compared (`kernels.turns`).
+That they wait does not say who for. Threads that are woken may be put on the processor that their
+caller has, though another one is idle (`kernels.apart`): then they wait for each other, twice as
+long as a run takes, for as long as they sleep. So they are kept apart first, and the two ways are
+compared by what runs take (`kernels.turns`).
 
 A runtime that has more threads than there are processors lets them spin for a microsecond or so
 (see GOMP_SPINCOUNT in its manual), and it looks at that whenever a thread begins to wait. So a
@@ -30,14 +32,14 @@ from collections.abc import Callable
 from contextlib import suppress
 from ctypes import CDLL, c_void_p, cast
 from functools import cache
-from pathlib import Path
 
 import torch
 
+from tgbench.kernels.apart import apart
 from tgbench.kernels.helping import helping
+from tgbench.kernels.openmp import runtime
 from tgbench.kernels.turns import Comparison, Turns
 
-RUNTIME = "libgomp"
 LEAST_NS = 25_000_000  # of runs, that are judged together
 RARELY = 500  # times what looking takes, which is more with more threads: until the next time
 SHARE = 0.25  # of what runs take, that their threads wait for processors: then others compute
@@ -72,17 +74,6 @@ class Contention:
         """Whether they waited for as large a share of the time as tells others from chance."""
         took_ns = time.perf_counter_ns() - self._began_ns
         return waited_ns() - self._before_ns >= SHARE * took_ns
-
-
-@cache
-def runtime() -> CDLL | None:
-    """GNU's OpenMP, if it is the one that this process has."""
-    try:
-        lines = Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return None
-    files = {line.split(maxsplit=5)[-1] for line in lines if f"/{RUNTIME}" in line}
-    return CDLL(files.pop()) if len(files) == 1 else None
 
 
 class Sitter:
@@ -123,6 +114,8 @@ class Waiting:
         waited: how long threads of the process waited for processors until now.
         sit: has threads sleep for so many seconds; None where the runtime is another one.
         found: told that others compute.
+        keep_apart: has threads kept off the processor of who waits for them, for some time; whether
+            they were not before.
 
     Fields:
         turns: spinning, and asleep.
@@ -135,13 +128,16 @@ class Waiting:
         waited: Callable[[], int] = waited_ns,
         sit: Callable[[float], Sitter | None] | None = None,
         found: Callable[[], None] = lambda: None,
+        keep_apart: Callable[[], bool] = lambda: False,
     ) -> None:
         self._waited, self._sit, self._found = waited, sit or _sitting, found
+        self._keep_apart = keep_apart
         self._sitter: Sitter | None = None
         self.turns = Turns()
         self.due_ns, self.watches = 0, False
         self._comparison: Comparison | None = None  # that the run is a part of
         self._since_ns: int | None = None  # when the last one was asked about
+        self._changing_ns = 0  # of what it took, how threads wait
         self._before = self._took_ns = self._looking_ns = 0  # they had waited so long; runs took
 
     @property
@@ -183,7 +179,9 @@ class Waiting:
             passed_ns = 0 if self._since_ns is None else now_ns - self._since_ns
             self.turns.ran(program, passed_ns)
         else:
+            began_ns = time.perf_counter_ns()
             self._have(found.next)
+            self._changing_ns = time.perf_counter_ns() - began_ns
         self._since_ns = now_ns
         return found is not None
 
@@ -219,19 +217,22 @@ class Waiting:
     def _compared(self, comparison: Comparison, took_ns: int) -> None:
         """The next run is asked about again, until it is decided."""
         self._comparison, self.watches = None, False
-        self.turns.compared(comparison, took_ns)
+        self.turns.compared(comparison, took_ns - self._changing_ns)
         if not self.turns.is_comparing:
             self._have(self.turns.stands)
 
     def note(self, is_contended: bool) -> None:
         """Have threads sleep, or spin, as others compute or do not. They may as well wait for each
-        other's processors, which tells as much: so the two ways are compared.
+        other, which tells as much: so they are kept apart first, and the two ways are compared.
         """
         if not is_contended:
             self.spin()
-        elif self.turns.stands:
-            self._have(not self.turns.suppose(stands=False))
+            return
+        are_apart = not self._keep_apart()
+        if self.turns.stands:
             self._found()
+            if are_apart:
+                self._have(not self.turns.suppose(stands=False))
 
 
 def _sitting(seconds: float) -> Sitter | None:
@@ -245,4 +246,4 @@ def _sitting(seconds: float) -> Sitter | None:
 @cache
 def waiting() -> Waiting:
     """That of this process."""
-    return Waiting(found=helping().turns.look_soon)
+    return Waiting(found=helping().turns.look_soon, keep_apart=apart().keep)

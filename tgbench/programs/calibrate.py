@@ -50,6 +50,7 @@ from tgbench.costs.signature import source_hash
 from tgbench.costs.users_records import asked_users
 from tgbench.graph.graph import Node
 from tgbench.graph.op_table import FLOATS
+from tgbench.kernels.apart import apart
 from tgbench.kernels.binding import bound
 from tgbench.kernels.numba.chain import in_a_row
 from tgbench.kernels.registry import (
@@ -629,7 +630,7 @@ class Race(Score):
 
     def take_turn(self, name: str, *, counts: bool) -> None:
         """Call a kernel once, and note the time if that counts."""
-        with self._or_out(name):
+        with self._or_out(name), apart().during(self.task.is_by_team):
             took = self.call(name)
             if counts and took > 0:
                 self.times[name].append(took)

@@ -28,6 +28,7 @@ from tgbench.base.errors import BudgetError, KernelError
 from tgbench.base.regions import Region
 from tgbench.base.switches import RUNS, debug_level, tell
 from tgbench.kernels import beside
+from tgbench.kernels.apart import apart
 from tgbench.kernels.helping import helping
 from tgbench.kernels.waiting import waiting
 from tgbench.plans.decisions import Decisions
@@ -214,7 +215,7 @@ class Runner:
         self._awaits_code = not beside.is_there()
         self._checks = switches.checks()
         self.tryer = self._new_tryer()
-        self.waiting, self.helping = waiting(), helping()
+        self.waiting, self.helping, self.apart = waiting(), helping(), apart()
         on_cpu = planning.device == "cpu"  # a thread that waits for another device does no work
         self._work_ns = time.thread_time_ns if on_cpu else time.perf_counter_ns
 
@@ -600,11 +601,17 @@ class Runner:
         decided_ns = time.perf_counter_ns()
         if decided_ns >= waiting.due_ns:
             waiting.begins(decided_ns, None if program.by_team or turn is not None else program)
-        began_work = self._work_ns()
-        if program.by_team and turn is None:
-            outcome = self.helping.during(program, lambda: self.execute(run, turn))
-        else:
-            outcome = self.execute(run, turn)
+        began_work, is_apart = self._work_ns(), False
+        try:
+            if decided_ns < self.apart.until_ns:
+                is_apart = self.apart.begins(program.by_team, program.use.time_ns)
+            if program.by_team and turn is None:
+                outcome = self.helping.during(program, lambda: self.execute(run, turn))
+            else:
+                outcome = self.execute(run, turn)
+        finally:
+            if is_apart:
+                self.apart.ends()
         ended_work, done_ns = self._work_ns(), time.perf_counter_ns()
         if waiting.watches:
             waiting.ends(done_ns - decided_ns)

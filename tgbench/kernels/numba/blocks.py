@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from tgbench.base.machine import cache_bytes
 from tgbench.kernels.numba.loops import F, U, kernel, native
 from tgbench.kernels.numba.sums import bounded, fetch, fused, looped, spread, widened
-from tgbench.kernels.waiting import runtime
+from tgbench.kernels.openmp import runtime
 
 _FEATURES = binding.get_host_cpu_features()
 IS_WIDE = bool(_FEATURES.get("avx512f"))

@@ -30,6 +30,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from tgbench.kernels.apart import helps
 from tgbench.kernels.helping import helping
 from tgbench.kernels.numba import loops, tiles
 from tgbench.kernels.numba.ahead import measured_ahead
@@ -73,6 +74,7 @@ class Team:
 
     def _serve(self, number: int) -> None:
         memory = tiles.memory_of_helper()
+        helps()
         while True:
             tiles.serve(self.words, number, memory)
             if self.free.acquire(blocking=False):
