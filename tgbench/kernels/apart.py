@@ -2,10 +2,10 @@
 
 Threads of a library sleep some milliseconds after a call, and so do helpers of a team. Who wakes up
 is put on a processor by the system. Linux looks for an idle one, but not where the processors were
-in use most of the time lately (SIS_UTIL in its kernel/sched/fair.c; of two: two thirds of it): then
-it is the one where the thread was before, or its waker's. With two processors, and other programs
-that compute now and then, that is often the caller's. There they take turns, one of them waiting
-for the other, while the other processor is idle: a run takes twice as long, or many times that.
+in use most of the time lately (`update_idle_cpu_scan` in its kernel/sched/fair.c; two: 60 % of it):
+then it is the one where the thread was before, or its waker's. With two processors, and other
+programs that compute now and then, that is often the caller's. There they take turns, one of them
+waiting for the other, while the other processor is idle: a run takes twice as long, or longer.
 
     a run begins ──→ its threads may be on any processor but the caller's
     it ends ───────→ on any that they were allowed before
