@@ -14,7 +14,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import TypeVar
 
-from tgbench.kernels.turns import Turns
+from tgbench.kernels.turns import Alternation
 
 R = TypeVar("R")
 
@@ -31,7 +31,7 @@ class Helping:
     """
 
     def __init__(self, clock: Callable[[], int] = time.perf_counter_ns) -> None:
-        self.turns, self.is_asked = Turns(), True
+        self.turns, self.is_asked = Alternation(), True
         self._clock = clock
 
     @property

@@ -79,7 +79,7 @@ class Comparison:
         return sum(runs * (run_ns - least_ns) for runs, run_ns in ways)
 
 
-class Turns:
+class Alternation:
     """Decides which way runs go.
 
     Fields:

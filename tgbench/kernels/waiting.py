@@ -38,7 +38,7 @@ import torch
 from tgbench.kernels.apart import apart
 from tgbench.kernels.helping import helping
 from tgbench.kernels.openmp import runtime
-from tgbench.kernels.turns import Comparison, Turns
+from tgbench.kernels.turns import Comparison, Alternation
 
 LEAST_NS = 25_000_000  # of runs, that are judged together
 RARELY = 500  # times what looking takes, which is more with more threads: until the next time
@@ -133,7 +133,7 @@ class Waiting:
         self._waited, self._sit, self._found = waited, sit or _sitting, found
         self._keep_apart = keep_apart
         self._sitter: Sitter | None = None
-        self.turns = Turns()
+        self.turns = Alternation()
         self.due_ns, self.watches = 0, False
         self._comparison: Comparison | None = None  # that the run is a part of
         self._since_ns: int | None = None  # when the last one was asked about

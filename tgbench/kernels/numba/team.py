@@ -30,7 +30,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from tgbench.kernels.apart import helps
+from tgbench.kernels.apart import apart, helps
 from tgbench.kernels.helping import helping
 from tgbench.kernels.numba import loops, tiles
 from tgbench.kernels.numba.ahead import measured_ahead
@@ -147,12 +147,13 @@ def measure_gain(threads: int) -> float:
     time.sleep(QUIET_S)
     for _ in range(TIMES):
         for helpers in (0, threads - 1):
-            began = time.perf_counter_ns()
-            _together(
-                helpers, product, address, x, depth, w, depth, bias, y, columns, 1, columns, depth,
-                distance,
-            )  # fmt: skip
-            spent = time.perf_counter_ns() - began
+            with apart().during(by_team=True):
+                began = time.perf_counter_ns()
+                _together(
+                    helpers, product, address, x, depth, w, depth, bias, y, columns, 1, columns,
+                    depth, distance,
+                )  # fmt: skip
+                spent = time.perf_counter_ns() - began
             took[helpers] = min(spent, took.get(helpers, spent))
     found = GAINS[threads] = max(1.0, took[0] / took[threads - 1])
     return found
