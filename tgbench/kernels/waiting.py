@@ -38,7 +38,7 @@ import torch
 from tgbench.kernels.apart import apart
 from tgbench.kernels.helping import helping
 from tgbench.kernels.openmp import runtime
-from tgbench.kernels.turns import Comparison, Alternation
+from tgbench.kernels.turns import Alternation, Comparison
 
 LEAST_NS = 25_000_000  # of runs, that are judged together
 RARELY = 500  # times what looking takes, which is more with more threads: until the next time
