@@ -7,7 +7,7 @@ from random import Random
 from tgbench.plans.decisions import Classes
 from tgbench.programs.program import Program
 from tgbench.runs.buckets import BucketClass
-from tgbench.session.choosing import Larger, Own, Wanted
+from tgbench.session.chooser import Larger, Own, Wanted
 from tgbench.session.serving import Offer
 from tgbench.session.session import GraphSession
 

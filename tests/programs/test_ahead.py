@@ -15,7 +15,7 @@ import numpy as np
 from numba.core import event
 
 import tgbench as tg
-from tgbench.session.choosing import Own
+from tgbench.session.chooser import Own
 
 class Always(Own):
     strict = False

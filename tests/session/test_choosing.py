@@ -23,6 +23,7 @@ from tgbench.runs.buckets import Bucket, BucketClass, Spot
 from tgbench.runs.pausing import Pausing, at_once
 from tgbench.runs.work import Work
 from tgbench.session import serving
+from tgbench.session.chooser import Wanted
 from tgbench.session.choosing import (
     FIRST_NS,
     FIRST_TIMES,
@@ -32,7 +33,6 @@ from tgbench.session.choosing import (
     LOOKING,
     Measured,
     Met,
-    Wanted,
 )
 from tgbench.session.experience import COLD, LACKING, OVER_MODEL, Experience
 from tgbench.session.purse import ADVANCE, LEAST_SHARE, SHARE, Purse

@@ -21,7 +21,7 @@ from tgbench.graph.graph import Graph
 from tgbench.programs import program
 from tgbench.programs.program import IN_NUMBERS, LOOKED_AT, MOST_NEW, Beginnings
 from tgbench.session import serving
-from tgbench.session.choosing import Larger, Own
+from tgbench.session.chooser import Larger, Own
 from tgbench.session.earlier import MOST_NOTES
 from tgbench.session.memory import Memory
 from tgbench.session.serving import AFRESH, EXACTLY, LARGER, ONWARDS, Offer

@@ -13,7 +13,7 @@ from torch import nn
 
 import tgbench as tg
 from tgbench.base.errors import BudgetError
-from tgbench.session.choosing import Own
+from tgbench.session.chooser import Own
 from tgbench.session.session import GraphSession
 from tgbench.sources.torch import from_torch
 

@@ -12,7 +12,7 @@ import pytest
 import tgbench as tg
 from tgbench.runs.pausing import Paused
 from tgbench.runs.work import Work
-from tgbench.session.choosing import Larger, Own, Wanted
+from tgbench.session.chooser import Larger, Own, Wanted
 from tgbench.session.serving import Offer, Rung
 
 ROWS, WIDTH = 16, 8

@@ -20,7 +20,7 @@ from tgbench.programs.held import Held
 from tgbench.programs.program import Program
 from tgbench.programs.states import NOTHING, ValidityPattern
 from tgbench.runs.buckets import Bucket, BucketClass, Spot
-from tgbench.session.choosing import Chooser, Larger, Own
+from tgbench.session.chooser import Chooser, Larger, Own
 from tgbench.session.library import Library
 from tgbench.session.serving import AFRESH, ANEW, LARGER, ONWARDS, SIZED, WIDER, Offer, Rung
 

@@ -30,7 +30,7 @@ from tgbench.programs.program import Program
 from tgbench.runs.buckets import Bucket, BucketClass
 from tgbench.runs.pausing import Pausing
 from tgbench.session import running
-from tgbench.session.choosing import Larger, Own
+from tgbench.session.chooser import Larger, Own
 from tgbench.session.making import Maker
 from tgbench.session.serving import SWEPT, Offer
 

@@ -20,7 +20,7 @@ from tgbench.programs.lowering import DoesNotFit
 from tgbench.programs.program import Program
 from tgbench.runs.buckets import Spot
 from tgbench.runs.pausing import Paused, Pausing, at_once
-from tgbench.session.choosing import Chooser, Wanted
+from tgbench.session.chooser import Chooser, Wanted
 from tgbench.session.experience import Decided
 from tgbench.session.planning import Planning
 from tgbench.session.report import Counters

@@ -41,7 +41,7 @@ from tgbench.runs.pausing import Paused
 from tgbench.runs.propagate import Propagator
 from tgbench.runs.trace import LoggedCall, Trace
 from tgbench.session.arguments import ArgumentReader
-from tgbench.session.choosing import Larger
+from tgbench.session.chooser import Larger
 from tgbench.session.earlier import Notes
 from tgbench.session.making import Maker, NeedsPlan
 from tgbench.session.memory import Memory

@@ -58,7 +58,8 @@ from tgbench.programs.program_file import ProgramFile, facts
 from tgbench.runs.buckets import BucketSpace
 from tgbench.runs.trace import Trace
 from tgbench.session.arguments import ArgumentReader
-from tgbench.session.choosing import Chooser, Making, Measured, Own, made_by
+from tgbench.session.chooser import Chooser, Making, Own, made_by
+from tgbench.session.choosing import Measured
 from tgbench.session.facts import Facts
 from tgbench.session.opening import (
     Arithmetic,

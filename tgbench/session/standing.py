@@ -29,7 +29,7 @@ from tgbench.programs.program import Program
 from tgbench.programs.program_file import Entry
 from tgbench.programs.states import States
 from tgbench.runs.buckets import Boxes, Place, Spot
-from tgbench.session.choosing import Chooser
+from tgbench.session.chooser import Chooser
 from tgbench.session.earlier import MOST_NOTES, Note, Notes, Reader
 from tgbench.session.library import Library
 from tgbench.session.memory import Memory

@@ -32,7 +32,7 @@ from tgbench.base.regions import EMPTY, Box, Region
 from tgbench.base.surroundings import plainly
 from tgbench.base.words import Progress, counted, format_time
 from tgbench.graph.graph import Node
-from tgbench.session.choosing import Making
+from tgbench.session.chooser import Making
 from tgbench.session.session import GraphSession
 from tgbench.sources.torch import from_torch
 from tgbench.views.draw.heatmap import Heatmap
