@@ -38,7 +38,7 @@ from tgbench.costs.signature import (
     without_layout,
 )
 from tgbench.graph.graph import Node
-from tgbench.graph.op_table import Call
+from tgbench.graph.op_table import LINE_RANK, Call
 from tgbench.kernels.registry import (
     KERNELS,
     OUT,
@@ -53,7 +53,7 @@ from tgbench.kernels.registry import (
     lays_out,
     prepared_inputs,
 )
-from tgbench.memory.storage import LINE_RANK, channels_last
+from tgbench.memory.storage import channels_last
 from tgbench.runs.propagate import Step, rough_ns
 from tgbench.runs.rules import Rules
 

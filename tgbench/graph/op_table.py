@@ -37,6 +37,8 @@ ITEMSIZE = {
     "int64": 8, "int32": 4, "int16": 2, "int8": 1, "uint8": 1, "bool": 1,
 }  # fmt: skip
 FLOATS = ("float64", "float32", "float16", "bfloat16")
+LINE_RANK = 3  # batch, channels, length: the least that convolutions read
+IMAGE_RANK = 4  # batch, channels, height, width
 HOME = ""  # the device of a session, whichever it is
 MOST_FOUND = 256  # answers that a call keeps with it
 

@@ -27,13 +27,11 @@ from functools import cached_property
 
 from tgbench.base.regions import Box, row_major
 from tgbench.graph.graph import Graph, Node
-from tgbench.graph.op_table import HOME, OPS, ViewMap
+from tgbench.graph.op_table import HOME, LINE_RANK, OPS, ViewMap
 from tgbench.graph.unfold import named, unfold
 from tgbench.runs.propagate import Propagator, Storage
 from tgbench.runs.rules import Rules
 
-LINE_RANK = 3  # batch, channels, length: the least that convolutions read
-IMAGE_RANK = 4  # batch, channels, height, width
 ROW_MAJOR = frozenset({1, 2})  # dimensions that run on from the one before in row-major order only
 
 

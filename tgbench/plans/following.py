@@ -13,7 +13,8 @@ from functools import cached_property
 from tgbench.base.coords import value_of
 from tgbench.base.regions import Box, Region
 from tgbench.graph.graph import Graph
-from tgbench.memory.storage import IMAGE_RANK, ScheduledGraph
+from tgbench.graph.op_table import IMAGE_RANK
+from tgbench.memory.storage import ScheduledGraph
 from tgbench.runs.buckets import Bucket
 from tgbench.runs.rules import Rules
 

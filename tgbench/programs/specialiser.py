@@ -17,9 +17,10 @@ from tgbench.base.memo import Latest
 from tgbench.base.regions import EMPTY, Region
 from tgbench.base.sweeps import is_free
 from tgbench.graph.graph import Node
+from tgbench.graph.op_table import IMAGE_RANK
 from tgbench.kernels.registry import Ranking, candidates
 from tgbench.memory.placement import Placement
-from tgbench.memory.storage import IMAGE_RANK, ScheduledGraph
+from tgbench.memory.storage import ScheduledGraph
 from tgbench.programs.held import Held, State
 from tgbench.programs.lowering import DoesNotFit, Lowerer, Lowering, Unreadable
 from tgbench.programs.program import Instruction

@@ -19,7 +19,7 @@ from torch.nn.functional import interpolate
 
 from tgbench.base.coords import Coord, moves_freely, same, smaller, value_of
 from tgbench.base.regions import Box
-from tgbench.graph.op_table import FLOATS, Call
+from tgbench.graph.op_table import FLOATS, LINE_RANK, Call
 from tgbench.graph.ops.images.fold import tap_windows
 from tgbench.graph.ops.images.pool import least, pool_windows
 from tgbench.graph.ops.images.resample import TAPS, changed_axes, matrix_of, nearest_index, taps_of
@@ -36,7 +36,6 @@ from tgbench.kernels.torch.layout import Pairs, copies
 from tgbench.kernels.views import Bound, inputs, is_complete, split, whole_reads
 
 MANY_TAPS = 4
-LINE_RANK = 3  # batch, channels, points
 
 # --- pools ---------------------------------------------------------------------------------------
 

@@ -19,9 +19,9 @@ from itertools import product
 from tgbench.base.known import Fact
 from tgbench.base.regions import in_order, row_major
 from tgbench.graph.graph import Node, fact_of
-from tgbench.graph.op_table import OPS, Call, ViewMap
+from tgbench.graph.op_table import LINE_RANK, OPS, Call, ViewMap
 from tgbench.graph.rewrite.choices import Alternatives, Options
-from tgbench.memory.storage import LINE_RANK, ScheduledGraph, compose, identity_map, is_look
+from tgbench.memory.storage import ScheduledGraph, compose, identity_map, is_look
 
 MOST = 64  # ways in which the operands of one e-node lie, that are looked at
 
