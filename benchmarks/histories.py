@@ -449,8 +449,7 @@ class Following:
         return flops(program.steps, program.origin or ()), min(took)
 
     def _timed(self, call: Callable[[], Any]) -> tuple[Any, int]:
-        began = self._clock()
-        return call(), self._clock() - began
+        return _timed(call, self._clock)
 
 
 def _only(results: Mapping[str, Array]) -> Array:
@@ -462,6 +461,11 @@ def _eager(module: nn.Module, x: Array, want: Any) -> dict[str, Array]:
     with torch.inference_mode():
         found: Array = module(torch.from_numpy(x)).numpy()
     return {"output": found if want is None else found[want]}
+
+
+def _timed(call: Callable[[], Any], clock: Clock = time.process_time_ns) -> tuple[Any, int]:
+    began = clock()
+    return call(), clock() - began
 
 
 def _call(calls: Sequence[tuple[Callable[..., Any], tuple[Any, ...]]]) -> None:
