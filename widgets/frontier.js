@@ -20,6 +20,14 @@ export function frontierPanel(scene, place) {
   const text = (x, y, anchor, said, more = {}) => shape("text", { x, y, "text-anchor": anchor, fill: "var(--tg-soft)", "font-size": 11, ...more }, said);
   const legible = { stroke: "var(--tg-paper)", "stroke-width": 3, "paint-order": "stroke" }; // over lines
   const svg = (high, label, ...inside) => shape("svg", { viewBox: `0 0 ${chartWide} ${high}`, role: "group", "aria-label": label, width: chartWide, height: high }, ...inside);
+  // Hatching, drawn line by line: a pattern is found by its id, which every screen of the page would have, and those out of sight do not paint.
+  const hatched = (x, y, wide, high, apart = 8) => {
+    const lines = Array.from({ length: Math.ceil((wide + high) / apart) }, (_, k) => {
+      const from = k * apart - high, [start, end] = [Math.max(from, 0), Math.min(from + high, wide)];
+      return `M${x + start} ${y + start - from}L${x + end} ${y + end - from}`;
+    });
+    return shape("path", { d: lines.join(""), stroke: "var(--tg-line)", "stroke-width": 2, fill: "none", class: "tg-hatch" });
+  };
   const line = (points, colour, more = {}) => shape("polyline", { fill: "none", stroke: `var(--tg-${colour})`, "stroke-width": 2, points: points.map((p) => p.join()).join(" "), ...more });
 
   // --- the frontier -------------------------------------------------------------------------------
@@ -51,11 +59,10 @@ export function frontierPanel(scene, place) {
       if (size <= facts.refused) scene.say(`nothing fits in ${bytes(size)}; ${bytes(facts.least || facts.refused)} is the least that was found to work`, "no");
       else if (facts.can_search) scene.act("budget", { bytes: clip(size) });
     };
-    const hatch = shape("pattern", { id: "tg-hatch", width: 6, height: 6, patternUnits: "userSpaceOnUse", patternTransform: "rotate(45)" }, shape("rect", { width: 2, height: 6, fill: "var(--tg-line)" }));
     const pointer = shape("line", { y1: ROOM.top, y2: floor, stroke: "var(--tg-mark)", "stroke-dasharray": "2 2", visibility: "hidden", "pointer-events": "none" }), told = text(chartWide - ROOM.right, 11, "end", "", { "pointer-events": "none" });
     const field = shape("rect", {
       x: ROOM.left, y: ROOM.top, width: chartWide - ROOM.left - ROOM.right, height: floor - ROOM.top, fill: "transparent", class: "tg-field",
-      onpointermove: (event) => { const px = at(event); pointer.setAttribute("x1", px); pointer.setAttribute("x2", px); pointer.setAttribute("visibility", "visible"); told.textContent = `${facts.can_search ? "search within " : ""}${bytes(sizeAt(px))}`; },
+      onpointermove: (event) => { const px = at(event); pointer.setAttribute("x1", px); pointer.setAttribute("x2", px); pointer.setAttribute("visibility", "visible"); told.textContent = sizeAt(px) <= facts.refused ? `nothing fits in ${bytes(sizeAt(px))}` : `${facts.can_search ? "search within " : ""}${bytes(sizeAt(px))}`; },
       onpointerleave: () => { pointer.setAttribute("visibility", "hidden"); told.textContent = ""; },
       onclick: (event) => ask(sizeAt(at(event))),
     });
@@ -81,8 +88,8 @@ export function frontierPanel(scene, place) {
     ];
     const budget = isOn(facts.budget) && shape("line", { x1: x(facts.budget), x2: x(facts.budget), y1: ROOM.top, y2: floor, stroke: "var(--tg-bad)", "stroke-dasharray": "6 3", "pointer-events": "none" });
     const focused = [...chart.querySelectorAll(".tg-point")].indexOf(document.activeElement);
-    chart.replaceChildren(svg(CHART_HIGH, facts.label, shape("defs", {}, hatch), ...lines,
-      facts.refused > low && shape("rect", { x: ROOM.left, y: ROOM.top, width: Math.max(x(facts.refused) - ROOM.left, 0), height: floor - ROOM.top, fill: "url(#tg-hatch)" }, shape("title", {}, `nothing fits in ${bytes(facts.refused)}`)),
+    chart.replaceChildren(svg(CHART_HIGH, facts.label, ...lines,
+      facts.refused > low && hatched(ROOM.left, ROOM.top, x(facts.refused) - ROOM.left, floor - ROOM.top),
       line(proved.flatMap((i, k) => [[x(budgets[proved[k - 1] ?? i]), y(bounds[i])], [x(budgets[i]), y(bounds[i])]]), "bad", { "stroke-dasharray": "5 3" }),
       line(fresh.flatMap((i, k) => [[x(sizes[i]), y(times[fresh[k - 1] ?? i])], [x(sizes[i]), y(times[i])]]), "mark"),
       greedy(facts.greedy), reference(facts.bound, "bound", "bad", "5 3", y(facts.bound) > floor - 14 ? 3 : -9), budget, field, pointer, told, ...points, mark(facts.now, DIAMOND, "ink", facts.now_words), mark(facts.proposal, SQUARE, "mark", "proposed")));

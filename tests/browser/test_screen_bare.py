@@ -707,7 +707,18 @@ def test_clicking_the_frontier_is_the_budget(bare: browsers.Watched, files: str)
     page.locator(".tg-field").click(position={"x": 3, "y": 8})
     assert "is the least that was found" in said(page, ".tg-said"), "hatched: never searched"
     assert page.evaluate("() => model.sent.length") == count
-    assert page.locator("rect[fill^=url]").count() == 1
+    page.locator(".tg-field").hover(position={"x": 3, "y": 8})
+    assert page.locator(".tg-chart text", has_text="nothing fits in").count() == 1
+    hatch, field = (
+        page.locator(of).evaluate(
+            "(e) => { const { x, width, height } = e.getBBox(); return [x, width, height]; }"
+        )
+        for of in (".tg-hatch", ".tg-field")
+    )
+    assert hatch[0] == field[0]
+    assert hatch[2] == field[2]
+    assert 0.8 * field[1] < hatch[1] < field[1]
+    assert page.locator(".tg-view [id]").count() == 0, "another screen's would be found instead"
 
 
 def test_a_point_stays_in_hand_when_its_plan_is_proposed(
@@ -838,10 +849,10 @@ TOLD = """() => [...document.querySelectorAll(".tg-chart:first-child text[y='174
 FRONTIER = """() => {
   const all = (what) => [...document.querySelectorAll(`.tg-chart:first-child svg > ${what}`)];
   const number = (one, name) => Number(one.getAttribute(name));
-  const refused = all("rect[fill^=url]")[0], budget = all("line[stroke-dasharray='6 3']")[0];
+  const hatch = all(".tg-hatch")[0].getBBox(), budget = all("line[stroke-dasharray='6 3']")[0];
   return {
     ticks: all("line[y2='164']").map((one) => number(one, "x1")),
-    ends: [number(refused, "x") + number(refused, "width"), number(budget, "x1")],
+    ends: [hatch.x + hatch.width, number(budget, "x1")],
   };
 }"""
 

@@ -483,6 +483,8 @@ def test_sums() -> None:
     assert math.isclose(found.spread, math.hypot(30, 50) / 400)
     assert total([found, found]).share("measured") == 0.75
     assert str(found) == "400 ns ± 15% (75% measured, 25% interpolated)"
+    nearly = total([Estimate(999.0, "measured"), Estimate(1.0, "modelled")])
+    assert str(nearly) == "1 µs ± 0% (>99% measured, <1% modelled)"
     assert total([]).time_ns == 0.0
 
 

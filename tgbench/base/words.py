@@ -52,6 +52,17 @@ def format_bytes(size_bytes: int) -> str:
     return f"{size_bytes} B"
 
 
+def format_share(share: float) -> str:
+    """A part of a whole; only nothing is 0%, and only all of it 100%.
+
+    >>> format_share(0.123), format_share(0.002), format_share(0.998), format_share(1)
+    ('12%', '<1%', '>99%', '100%')
+    """
+    if 0 < share < 0.005:
+        return "<1%"
+    return ">99%" if 0.995 <= share < 1 else f"{share:.0%}"
+
+
 def listed(names: Sequence[str]) -> str:
     """At most a handful of names."""
     rest = len(names) - MOST_NAMED

@@ -26,7 +26,7 @@ from tgbench.base.coords import Coord, Moving, unguarded, value_of
 from tgbench.base.errors import KernelError, UnreadableRecordsError
 from tgbench.base.machine import Machine
 from tgbench.base.regions import Box, in_order, row_major
-from tgbench.base.words import counted, format_time
+from tgbench.base.words import counted, format_share, format_time
 from tgbench.costs.records import Record, Records
 from tgbench.costs.signature import (
     Signature,
@@ -99,7 +99,7 @@ class Estimate:
         return parts.get(source, 0.0) / self.time_ns if self.time_ns else 0.0
 
     def __str__(self) -> str:
-        parts = [f"{self.share(s):.0%} {s}" for s in ORDER if self.share(s) > 0]
+        parts = [f"{format_share(self.share(s))} {s}" for s in ORDER if self.share(s) > 0]
         told = self.source if len(parts) < 2 else ", ".join(parts)
         return f"{format_time(self.time_ns)} ± {self.spread:.0%} ({told})"
 

@@ -18,7 +18,7 @@ from html import escape
 from operator import and_
 from typing import Any
 
-from tgbench.base.words import counted, cut, format_bytes, format_time
+from tgbench.base.words import counted, cut, format_bytes, format_share, format_time
 from tgbench.graph.rewrite.saturate import SaturationEnd
 from tgbench.memory.estimate import estimate_memory
 from tgbench.memory.storage import is_look
@@ -210,7 +210,7 @@ def row(place: int, path: Path, best_ns: float) -> tuple[str, ...]:
         f"{place:,}",
         f"{format_time(path.time_ns)} ±{found.spread:.0%}",
         f"+{format_time(path.time_ns - best_ns)}" if path.time_ns > best_ns else "",
-        f"{found.share('measured'):.0%}",
+        format_share(found.share("measured")),
         f"{len(path.calls):,}",
         format_bytes(kept),
         by,
