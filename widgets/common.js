@@ -215,6 +215,11 @@ export function shared(names) {
   return heads.size === 1 ? [...heads][0] : "";
 }
 
+// Words whose names go on in another line behind a dot, and not amid one of their parts.
+export function breakable(words) {
+  return make("span", {}, ...words.split(/(?<=[A-Za-z_]\.)(?=\w)|(?<=\w\.)(?=[A-Za-z_])/).flatMap((part, i) => (i ? [make("wbr"), part] : [part])));
+}
+
 // A name in a list, whose head is left out where it does not fit.
 export function named(name, attributes = {}) {
   return make("span", { class: "tg-name", ...attributes }, make("bdi", {}, name));

@@ -1,5 +1,5 @@
 // The inspector: why the chosen node is kept, what becomes of it, its elements, its kernels; without one, the last run.
-import { bytes, fitted, framed, make, named, refill } from "./common.js";
+import { breakable, bytes, fitted, framed, make, named, refill } from "./common.js";
 import { FATE_LOOKS, liveAt, nodeOfRow, peakOf, stepNow } from "./memory.js";
 
 const MOST_LIVE = 60, ELEMENTS_HIGH = 118;
@@ -29,7 +29,7 @@ export function inspectorPanel(scene, place) {
 
   function overview() {
     const rows = data.facts.overview.map(([what, words, name]) => make("tr", {}, make("th", { scope: "row" }, what),
-      make("td", {}, name ? make("button", { type: "button", class: "tg-link", onclick: () => scene.choose([name]) }, words) : words)));
+      make("td", {}, name ? make("button", { type: "button", class: "tg-link", onclick: () => scene.choose([name]) }, breakable(words)) : breakable(words))));
     return section("The last run, and the plan", make("table", { class: "tg-facts" }, ...rows));
   }
 
@@ -41,7 +41,7 @@ export function inspectorPanel(scene, place) {
     const items = rows.slice(0, MOST_LIVE).map((i) => make("li", {}, make("button", { type: "button", title: memory.detail[i], onclick: () => scene.choose([nodeOfRow(memory, i)]) },
       named(memory.name[i]), make("span", {}, bytes(memory.size[i])))));
     return section(`${bytes(memory.live[step])} in use at step ${step}${isPeak ? ", the peak" : ""}`,
-      make("p", { class: "tg-soft" }, `${memory.schedule[step] ?? "the end"}; ${rows.length.toLocaleString("en-US")} live, largest first`), make("ol", { class: "tg-list" }, ...items),
+      make("p", { class: "tg-soft" }, breakable(`${memory.schedule[step] ?? "the end"}; ${rows.length.toLocaleString("en-US")} live, largest first`)), make("ol", { class: "tg-list" }, ...items),
       ...(rows.length > MOST_LIVE ? [make("p", { class: "tg-soft" }, `and ${(rows.length - MOST_LIVE).toLocaleString("en-US")} smaller`)] : []));
   }
 
@@ -54,8 +54,8 @@ export function inspectorPanel(scene, place) {
       make("p", { class: "tg-soft" }, facts.type + (facts.count > 1 ? `; ${facts.count.toLocaleString("en-US")} chosen` : "")),
       ...(facts.source ? [make("p", { class: "tg-source", title: "where in your code it comes from" }, facts.source)] : []),
       ...(canChange ? [make("div", { class: "tg-bar" }, button("retain", "keep it through every run (p)", "pin"), button("drop", "do not keep it between runs (d)", "drop"))] : [])),
-      section("Why", ...facts.why.map((line, i) => make("p", i ? { class: "tg-soft" } : {}, line))),
-      ...(fates.length ? [section("What runs do to it", make("ol", { class: "tg-list" }, ...fates))] : []),
+      section("Why", ...facts.why.map((line, i) => make("p", i ? { class: "tg-soft" } : {}, breakable(line)))),
+      ...(fates.length ? [section("What runs do to it", make("ol", { class: "tg-list tg-fates" }, ...fates))] : []),
       ...(data.shape ? [section(`Its elements${facts.of}`, make("p", { class: "tg-soft tg-line", title: facts.title }, `${facts.plane}, ${facts.title}`), canvas, elements(), dimensions(), pointed)] : []),
       ...(kernels.length ? [section(`Kernels for its part of the run${facts.of} (✓: taken)`, make("table", { class: "tg-facts" }, ...kernels))] : []));
   }

@@ -685,6 +685,26 @@ def test_the_inspector_tells_why_and_what(bare: browsers.Watched, files: str) ->
     assert page.evaluate("() => model.sent.at(-1)")["with"] == {"node": "layer_0.exp"}
 
 
+def test_names_in_the_inspector_go_on_behind_a_dot(bare: browsers.Watched, files: str) -> None:
+    """And the words of runs are seen whole: those of two may differ in the last one alone."""
+    screen = explored(session_of(layered(1)))
+    screen.selected = ["layer_0.exp"]
+    name = "model.layers.0.self_attention.query_projection"
+    told = {"why": [f"shares 2.7% of its bytes with {name}, {name}"],
+            "fates": [["", f"edit 1 of 4 in {'a_long_name_' * 4}", "recomputed"]],
+            }  # fmt: skip
+    page = show(bare, files, screen)
+    page.evaluate("(facts) => model.put('inspector', facts)", told)
+    why = page.locator(".tg-inspector p", has_text="shares").first
+    assert why.inner_text() == told["why"][0]
+    parts = why.evaluate("(e) => [...e.firstChild.childNodes].map((one) => one.textContent)")
+    assert [part for part in parts if part][:3] == [
+        "shares 2.7% of its bytes with model.", "layers.", "0.",
+    ]  # fmt: skip
+    words = page.locator(".tg-fates span").first
+    assert words.evaluate("(e) => e.scrollWidth <= e.clientWidth")
+
+
 def test_clicking_the_frontier_is_the_budget(bare: browsers.Watched, files: str) -> None:
     from tgbench.views import explore
 

@@ -158,6 +158,8 @@ def words_of(kind: BucketClass) -> str:
     >>> ids = BucketClass((("ids", (((0, 1),),)),), (("logits", (((0, 1), (None, 9)),)),), (63,))
     >>> words_of(ids)
     'append 1 to ids'
+    >>> words_of(BucketClass((("x", (((0, 8), (0, 8)),)),), (("y", (((None, 9),),)),), (88,)))
+    'edit 8×8 of 96×96 in x, at equal starts'
     """
     asked = {symbol for _, boxes in kind.demand for box in boxes for symbol, _ in box}
     parts = [_changed(name, boxes, kind.bounds, asked) for name, boxes in kind.changed]
@@ -183,7 +185,8 @@ def _changed(
     if all(symbol in asked for symbol, _ in moving):
         return f"append {extents} to {name}"
     sizes = "×".join(str(bounds[symbol] + extent) for symbol, extent in moving)
-    return f"edit {extents} of {sizes} in {name}"
+    is_diagonal = len({symbol for symbol, _ in moving}) < len(moving)  # a class of its own
+    return f"edit {extents} of {sizes} in {name}{', at equal starts' if is_diagonal else ''}"
 
 
 def matrix_of_plan(plan: Plan) -> Matrix:
