@@ -217,7 +217,7 @@ export function shared(names) {
 
 // Words whose names go on in another line behind a dot, and not amid one of their parts.
 export function breakable(words) {
-  return make("span", {}, ...words.split(/(?<=[A-Za-z_]\.)(?=\w)|(?<=\w\.)(?=[A-Za-z_])/).flatMap((part, i) => (i ? [make("wbr"), part] : [part])));
+  return make("span", {}, ...words.split(/(?<=[A-Za-z_]\.)(?=\w)|(?<=\.\d+\.)(?=[A-Za-z_])/).flatMap((part, i) => (i ? [make("wbr"), part] : [part])));
 }
 
 // A name in a list, whose head is left out where it does not fit.

@@ -2,7 +2,7 @@
 import { breakable, bytes, fitted, framed, make, named, refill } from "./common.js";
 import { FATE_LOOKS, liveAt, nodeOfRow, peakOf, stepNow } from "./memory.js";
 
-const MOST_LIVE = 60, ELEMENTS_HIGH = 118;
+const MOST_LIVE = 60, ELEMENTS_HIGH = 118, NOT_THERE = "not there";
 const ELEMENT_ORDER = ["valid", "reused", "stale", "computed", "dirty", "needed"];
 const ELEMENT_LOOKS = {
   valid: { fill: "good", alpha: 0.28 }, reused: { fill: "good", alpha: 0.55 }, stale: { fill: "scratch", alpha: 0.5 }, computed: { fill: "bad", alpha: 1 },
@@ -72,7 +72,7 @@ export function inspectorPanel(scene, place) {
       const style = fill ? `background:var(--tg-${fill});opacity:${alpha}` : `border:2px ${dash.length ? "dashed" : "solid"} var(--tg-${line})`;
       return make("li", { title: data.facts.meanings[kind] ?? "follows from constants alone" }, make("label", {}, box, make("i", { style }), `${kind} ${counts[kind]}`));
     });
-    return make("ul", { class: "tg-legend" }, ...items, make("li", { title: "neither there nor changed: nobody asked for it yet" }, make("i", { class: "tg-never" }), "never computed"));
+    return make("ul", { class: "tg-legend" }, ...items, make("li", { title: data.facts.meanings[NOT_THERE] }, make("i", { class: "tg-never" }), NOT_THERE));
   }
 
   // Two dimensions are drawn; every other one has a slider.
@@ -107,7 +107,7 @@ export function inspectorPanel(scene, place) {
     if (!data?.shape || !canvas.clientWidth) return;
     const { pen, width, height } = fit(), { across, down } = cell(), wide = count(plane.columns) * across, high = count(plane.rows) * down, colour = scene.colours.colour;
     pen.clearRect(0, 0, width, height);
-    pen.strokeStyle = scene.colours.colour("line"); // hatched: never computed
+    pen.strokeStyle = scene.colours.colour("line"); // hatched: not there
     pen.save();
     pen.beginPath(); pen.rect(4, 4, wide, high); pen.clip();
     pen.beginPath();
@@ -155,7 +155,7 @@ export function inspectorPanel(scene, place) {
     const at = [...plane.at];
     if (plane.rows >= 0) at[plane.rows] = row;
     if (plane.columns >= 0) at[plane.columns] = column;
-    pointed.textContent = `[${at.join(", ")}]: ${kinds.join(", ") || "never computed"}`;
+    pointed.textContent = `[${at.join(", ")}]: ${kinds.join(", ") || NOT_THERE}`;
   });
 
   scene.on("inspector", load);

@@ -279,11 +279,18 @@ def test_a_legend_names_the_colours_that_are_there(session: tg.GraphSession) -> 
     assert f"valid {rest.boxes[0]}" in svg
 
 
+def test_what_is_blank_has_its_words_too(session: tg.GraphSession) -> None:
+    node = next(n for n in session.graph.nodes if n.op == "tanh")
+    full, half = Region.full((ROWS, 4)), Region.of(Box(((0, 3), (0, 4))))
+    assert "not there" not in inspector_svg(NodeRegions(node, {"valid": full, "needed": half}))
+    assert "not there" in inspector_svg(NodeRegions(node, {"computed": half, "needed": full}))
+
+
 def test_every_kind_has_room_in_the_legend() -> None:
     many = Region.full((3_000, 40_000))
-    told, _ = legend(dict.fromkeys(KINDS, many), 0.5, 0.0)
+    told, _ = legend(dict.fromkeys(KINDS, many), 0.5, 0.0, is_blank=True)
     found = re.findall(r'<text class="tg-text" x="(\d+)" y="(\d+)">(.*?)<', "".join(told))
-    assert [words.split()[0] for _, _, words in found] == [*KINDS, "known"]
+    assert [words.split()[0] for _, _, words in found] == [*KINDS, "known", "not"]
     assert found[0][2] == "valid 120,000,000"
     for (x, y, words), after in zip(found, [*found[1:], None], strict=True):
         end = int(x) + 6 * len(words)
@@ -337,6 +344,9 @@ def test_transitions_are_the_traces(session: tg.GraphSession) -> None:
     alone = transitions.matrix_of_plan(session.plan)
     assert not alone.cells
     ElementTree.fromstring(transitions.to_svg(transitions.Matrix((), (), ())))
+    count = transitions.MOST_DRAWN + 1
+    many = transitions.Matrix(tuple(map(str, range(count))), (1.0,) * count, ())
+    assert "1 rarer class left out" in transitions.to_svg(many)
 
 
 def test_a_program_is_listed_as_it_runs(session: tg.GraphSession) -> None:

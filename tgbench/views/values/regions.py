@@ -13,6 +13,7 @@ dimensions are drawn, the others stand at one index each.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
@@ -35,13 +36,15 @@ from tgbench.views.values.runs import Place, classes_of
 
 Kind: TypeAlias = Literal["valid", "needed", "reused", "dirty", "stale", "computed"]
 KINDS: tuple[Kind, ...] = ("valid", "needed", "reused", "dirty", "stale", "computed")
-MEANINGS: Mapping[Kind, str] = {
+NOT_THERE = "not there"  # what is left blank
+MEANINGS: Mapping[str, str] = {
     "valid": "holds its value in memory after the run",
     "needed": "some result of the run depends on it",
     "reused": "needed, and still there from earlier runs",
     "dirty": "can differ from the run before",
     "stale": "dirty, and not computed, because nobody needed it",
     "computed": "computed in this run",
+    NOT_THERE: "neither in memory nor changed: never computed, or let go since",
 }
 MOST_KNOWN = 1 << 22  # elements of a pattern of known ones that are handed to a script
 
@@ -263,7 +266,8 @@ STYLE = (
     ".tg-r-computed{fill:var(--tg-b)}.tg-r-known{fill:var(--tg-soft);fill-opacity:.35}"
     ".tg-r-whole{fill:none;stroke:var(--tg-soft)}"
 )
-ORDER: tuple[Kind, ...] = ("valid", "reused", "stale", "computed", "dirty", "needed")
+FILLED: tuple[Kind, ...] = ("valid", "reused", "stale", "computed")
+ORDER: tuple[Kind, ...] = (*FILLED, "dirty", "needed")
 WIDE, HIGH, LEFT, TOP = 520, 300, 56, 64
 MOST_KNOWN_RUNS = 2000
 HEAD_LETTERS, LETTERS = 62, 78  # of the first line and of those below it; the whole is its title
@@ -296,7 +300,9 @@ def to_svg(shown: NodeRegions, title: str = "", cut: Plane | None = None) -> str
             if span is not None:
                 parts.append(rectangle(kind, span, f"{kind} {box}"))
     bottom, right = TOP + count[0] * down, LEFT + count[1] * across
-    legend, height = _legend(apart, shown.known_share, bottom + 36)
+    filled = sum(region.elements for kind, region in apart.items() if kind in FILLED)
+    is_blank = filled < math.prod(node.shape) * (1 - shown.known_share)
+    legend, height = _legend(apart, shown.known_share, bottom + 36, is_blank=is_blank)
     heads = [
         f'<text class="tg-strong" x="{LEFT}" y="16" font-size="13">'
         f"{_line(node.name, f': {node.type}', HEAD_LETTERS)}</text>",
@@ -372,14 +378,18 @@ def _apart(regions: Mapping[Kind, Region]) -> dict[Kind, Region]:
     return {kind: region for kind, region in found.items() if region.boxes}
 
 
-def _legend(apart: Mapping[Kind, Region], known_share: float, y: float) -> tuple[list[str], float]:
+def _legend(
+    apart: Mapping[Kind, Region], known_share: float, y: float, *, is_blank: bool
+) -> tuple[list[str], float]:
     """What is drawn, with how many elements it is, in lines that are as wide as the picture; and
     where they end.
     """
     told = [(kind, f"{kind} {r.elements:,}", MEANINGS[kind]) for kind, r in apart.items()]
     known = [("known", f"known {known_share:.1%}", "follows from constants alone")]
     parts, x = [], float(LEFT)
-    for kind, words, meaning in [*told, *(known if known_share else [])]:
+    blank = [("whole", NOT_THERE, MEANINGS[NOT_THERE])]
+    rest = [*(known if known_share else []), *(blank if is_blank else [])]
+    for kind, words, meaning in [*told, *rest]:
         wide = 34 + 6.2 * len(words)
         if x > LEFT and x + wide > LEFT + WIDE:
             x, y = LEFT, y + 18

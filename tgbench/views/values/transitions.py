@@ -159,7 +159,7 @@ def words_of(kind: BucketClass) -> str:
     >>> words_of(ids)
     'append 1 to ids'
     >>> words_of(BucketClass((("x", (((0, 8), (0, 8)),)),), (("y", (((None, 9),),)),), (88,)))
-    'edit 8×8 of 96×96 in x, at equal starts'
+    'edit 8×8 of 96×96 in x, on the diagonal'
     """
     asked = {symbol for _, boxes in kind.demand for box in boxes for symbol, _ in box}
     parts = [_changed(name, boxes, kind.bounds, asked) for name, boxes in kind.changed]
@@ -186,7 +186,7 @@ def _changed(
         return f"append {extents} to {name}"
     sizes = "×".join(str(bounds[symbol] + extent) for symbol, extent in moving)
     is_diagonal = len({symbol for symbol, _ in moving}) < len(moving)  # a class of its own
-    return f"edit {extents} of {sizes} in {name}{', at equal starts' if is_diagonal else ''}"
+    return f"edit {extents} of {sizes} in {name}{', on the diagonal' if is_diagonal else ''}"
 
 
 def matrix_of_plan(plan: Plan) -> Matrix:
@@ -199,7 +199,10 @@ def matrix_of_plan(plan: Plan) -> Matrix:
 # --- the static picture ---------------------------------------------------------------------------
 
 SIDE, LEFT, TOP = 34, 330, 40
-STYLE = THEME + ".tg-heat{fill:var(--tg-a)}.tg-cell{fill:none;stroke:var(--tg-line)}"
+STYLE = (
+    THEME + ".tg-heat{fill:var(--tg-a)}.tg-cell{fill:none;stroke:var(--tg-line)}"
+    "@media(prefers-color-scheme:dark){.tg-heat{fill:#33627d}}"  # behind letters that are light
+)
 
 
 def to_svg(shown: Matrix) -> str:
@@ -240,7 +243,8 @@ def to_svg(shown: Matrix) -> str:
     if left_out:
         y = TOP + len(kept) * SIDE + 18
         parts.append(
-            f'<text class="tg-text" x="{LEFT}" y="{y}">{left_out} rarer classes left out</text>'
+            f'<text class="tg-text" x="{LEFT}" y="{y}">'
+            f"{counted(left_out, 'rarer class')} left out</text>"
         )
     size = len(kept) * SIDE
     head = (
