@@ -34,6 +34,7 @@ export function frontierPanel(scene, place) {
 
   // The smallest size, the largest and the plan's own, told where they are; two that are near stand
   // away from each other, and the plan's own is one of them.
+  // The sizes as they are: one that went through a product and back may be told by another number.
   function ends(first, most, own, x) {
     const last = own > first && x(most) - x(first) < LABEL_WIDE ? own : most;
     const mark = (size) => shape("line", { x1: x(size), x2: x(size), y1: CHART_HIGH - ROOM.bottom, y2: CHART_HIGH - ROOM.bottom + 4, stroke: "var(--tg-soft)" });
@@ -51,7 +52,7 @@ export function frontierPanel(scene, place) {
     const isOn = (size) => size > 0 && size <= far, allSizes = [...own, ...proved.map((i) => budgets[i]).filter(isOn), isOn(facts.budget) && facts.budget, facts.refused].filter(Boolean);
     const allTimes = [...times, ...proved.map((i) => bounds[i]), ...marks.map(([, ns]) => ns), facts.greedy?.[1], facts.bound].filter((ns) => ns > 0);
     if (!allSizes.length) { chart.replaceChildren(make("p", { class: "tg-empty" }, "No budget was tried yet.")); return; }
-    const [low, high] = [Math.min(...allSizes) * 0.8, Math.max(...allSizes) * 1.25], most = Math.max(...allTimes) * 1.06, lowest = Math.min(Math.min(...allTimes) * 0.94, 0.7 * most), least = Math.max(lowest - 0.08 * (most - lowest), 0); // room for what marks the lowest
+    const [smallest, largest] = [Math.min(...allSizes), Math.max(...allSizes)], [low, high] = [smallest * 0.8, largest * 1.25], most = Math.max(...allTimes) * 1.06, lowest = Math.min(Math.min(...allTimes) * 0.94, 0.7 * most), least = Math.max(lowest - 0.08 * (most - lowest), 0); // room for what marks the lowest
     const x = (size) => ROOM.left + (Math.log(Math.min(size, high) / low) / Math.log(high / low)) * (chartWide - ROOM.left - ROOM.right), y = (ns) => CHART_HIGH - ROOM.bottom - ((ns - least) / (most - least)) * (CHART_HIGH - ROOM.top - ROOM.bottom);
     const sizeAt = (px) => low * (high / low) ** ((px - ROOM.left) / (chartWide - ROOM.left - ROOM.right)), floor = CHART_HIGH - ROOM.bottom;
     const clip = (size) => Math.min(Math.max(Math.round(size / 64) * 64, 64), high);
@@ -84,7 +85,7 @@ export function frontierPanel(scene, place) {
     const lines = [
       ...ticks(least / 1e3, most / 1e3, 4).map((us) => us * 1e3).concat(most < 4e3 ? ticks(least, most, 3) : []).filter((ns, i, all) => all.indexOf(ns) === i && ns >= least && ns <= most)
         .map((ns) => shape("g", {}, shape("line", { x1: ROOM.left, x2: chartWide - ROOM.right, y1: y(ns), y2: y(ns), stroke: "var(--tg-line)" }), text(ROOM.left - 4, y(ns) + 4, "end", duration(ns)))),
-      text(2, 9, "start", "mean run"), ...ends(low / 0.8, high / 1.25, facts.now?.[0], x), text((chartWide + (facts.proposal ? 0 : ROOM.left)) / 2, CHART_HIGH - 3, "middle", `memory${facts.now ? `; ◇ ${facts.now_words}` : ""}${facts.proposal ? " □ proposed" : ""}`),
+      text(2, 9, "start", "mean run"), ...ends(smallest, largest, facts.now?.[0], x), text((chartWide + (facts.proposal ? 0 : ROOM.left)) / 2, CHART_HIGH - 3, "middle", `memory${facts.now ? `; ◇ ${facts.now_words}` : ""}${facts.proposal ? " □ proposed" : ""}`),
     ];
     const budget = isOn(facts.budget) && shape("line", { x1: x(facts.budget), x2: x(facts.budget), y1: ROOM.top, y2: floor, stroke: "var(--tg-bad)", "stroke-dasharray": "6 3", "pointer-events": "none" });
     const focused = [...chart.querySelectorAll(".tg-point")].indexOf(document.activeElement);

@@ -893,6 +893,14 @@ def test_the_frontier_tells_sizes_where_they_lie(
     assert left["x"] + left["width"] <= right["x"], "they do not lie over each other"
 
 
+def test_one_size_is_told_once(bare: browsers.Watched, files: str) -> None:
+    """At the end of the axis it is the number that it is beside the mark: 23.38, and not 23.37."""
+    page = show(bare, files, session_of(layered(4)))
+    alone = {"refused": 0, "budget": None, "now": [23936, 5e4]}
+    page.evaluate("(facts) => model.put('frontier', facts)", alone)
+    assert page.evaluate(TOLD) == [format_bytes(23936)]
+
+
 def test_maps_that_are_compared_are_as_wide_as_each_other(
     bare: browsers.Watched, files: str
 ) -> None:
