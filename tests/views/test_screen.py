@@ -544,6 +544,15 @@ def test_a_page_needs_no_server() -> None:
     assert title == "tgbench: 23.6 µs a run in 80.56 KiB", "a tab shows no more"
 
 
+def test_a_plan_alone_does_not_say_that_nothing_is_computed() -> None:
+    session = session_of()
+    screen = explore(session.plan)
+    screen.selected = [session.plan.retained[0]]
+    fates = [fate for _, _, fate in seen(screen, "inspector")["facts"]["fates"]]
+    assert set(fates) <= {"reused, or computed again", "destroyed"}
+    assert "reused, or computed again" in fates
+
+
 def test_a_plan_alone_is_in_force_nowhere() -> None:
     session = session_of()
     for shown in (PLAN, session.plan):

@@ -500,7 +500,11 @@ def _fates(subject: Subject, name: str, bucket: str) -> list[list[str]]:
     assert plan is not None
     names = list(classes)[:MOST_FATES]
     if subject.graph is None:
-        told: dict[str, str] = {of: kept_after(plan, of).get(name, "untouched") for of in names}
+        there = {of: kept_after(plan, of).get(name, "untouched") for of in names}
+        told = {  # that it is there afterwards is all that a plan says
+            of: "reused, or computed again" if fate == "reused" else fate
+            for of, fate in there.items()
+        }
     else:
         if len(subject.graph) > SLOW_NODES:
             names = [bucket]
