@@ -26,7 +26,10 @@ MOST_TRIES = 6  # of one retention, each with less memory than the one before
 
 @dataclass(frozen=True)
 class AllKept:
-    """A plan that retains all that is read again, uncut: no other is faster.
+    """A plan that retains all that is read again, uncut: nothing is computed again.
+
+    It need not be the fastest: what is kept is computed exactly where it changed, in as many calls
+    as that has parts, and what is not kept in one.
 
     Fields:
         frontier: what is read again, of nodes that have bytes.
@@ -59,8 +62,16 @@ class Beginning:
         self.judge, self.layouts, self.modelled = judge, layouts, modelled
         self.left_out_s = 0.0
 
-    def keeping(self, everything: AllKept) -> Candidate | None:
-        """Where there is room for it."""
+    def keeping(self, everything: AllKept, arms: Arms) -> Candidate | None:
+        """Where there is room for it; with less, where runs promise to be faster so."""
+        best = self._roomy(everything)
+        if best is None or self._is_late(best):
+            return best
+        [whole] = arms.of(WHOLE)
+        return self._better(whole, best)
+
+    def _roomy(self, everything: AllKept) -> Candidate | None:
+        """All that is read again, and whole runs held whole if there is room for that."""
         found, judge = self._keeping(everything), self.judge
         if found is None or not found.replayed.cramped:
             return found

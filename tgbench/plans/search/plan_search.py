@@ -18,6 +18,7 @@ from tgbench.base.errors import BudgetError, PlanError
 from tgbench.base.stopping import StopReason
 from tgbench.base.words import format_time
 from tgbench.graph.graph import Node
+from tgbench.memory.placement import aligned
 from tgbench.plans.decisions import Decisions, SearchRecord
 from tgbench.plans.plan import Plan
 from tgbench.plans.retention.exact import IntegerProgram
@@ -175,14 +176,21 @@ class PlanSearch:
     def _first(self) -> Candidate | None:
         scenarios, budget_bytes = self.judge.scenarios, self.asked.budget_bytes
         self.everything = AllKept.of(self.judge, scenarios, budget_bytes)
-        if budget_bytes is not None:
-            self.arms = Arms(
-                self.judge, budget_bytes, self.everything.placement, self.everything.frontier,
-                self.known.opened,
-            )  # fmt: skip
-        if self.arms is None or self.keeps_all:
-            return self.beginning.keeping(self.everything)
-        return self.beginning.within(self.arms, scenarios)
+        arms = Arms(
+            self.judge, self._most_bytes if budget_bytes is None else budget_bytes,
+            self.everything.placement, self.everything.frontier, self.known.opened,
+        )  # fmt: skip
+        self.arms = None if budget_bytes is None else arms
+        if self.keeps_all:
+            return self.beginning.keeping(self.everything, arms)
+        return self.beginning.within(arms, scenarios)
+
+    @property
+    def _most_bytes(self) -> int:
+        """What is enough for any retention, where there is no budget."""
+        assert self.everything is not None
+        stored = sum(aligned(node.type.size_bytes) for node in self.judge.scheduled.stored)
+        return stored + self.everything.placement.size_bytes
 
     # --- improving -------------------------------------------------------------------------------
 

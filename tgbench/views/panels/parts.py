@@ -120,8 +120,8 @@ def gap_words(plan: Plan) -> str:
     record = plan.search
     if record is None:
         return ""
-    if record.stop == "everything fits":
-        return "nothing is faster"
+    if record.stop == "everything fits":  # which proves nothing
+        return "everything fits"
     if record.stop == "optimal":
         return "proved optimal"
     return f"gap {history_of(record).last.gap:.1%}" if record.bound_ns else "no bound yet"

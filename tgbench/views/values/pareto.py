@@ -22,7 +22,6 @@ import numpy.typing as npt
 
 from tgbench.base import words
 from tgbench.base.errors import BudgetError, PlanError, WidgetError, check_number
-from tgbench.base.stopping import StopReason
 from tgbench.base.words import counted, format_bytes, format_time, shorten
 from tgbench.plans.background.process import BackgroundSearch
 from tgbench.plans.decisions import Decisions
@@ -65,9 +64,7 @@ class Point:
     def bound_ns(self) -> float:
         """No plan within the budget is modelled faster; 0 where nothing is known."""
         record = self.plan.search
-        if record is None:
-            return 0.0
-        return self.time_ns if record.stop is StopReason.FITS else record.bound_ns
+        return 0.0 if record is None else record.bound_ns
 
     def __str__(self) -> str:
         kept = counted(len(self.plan.retained), "node")
