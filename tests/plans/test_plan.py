@@ -167,6 +167,7 @@ DAMAGE: dict[str, tuple[tuple[Any, ...], Any, str]] = {
     "through before 0": (("slots", "k0", "through"), [-1], "through: .* holds more than counts"),
     "through, not retained": (("slots", "k0", "retained"), False, "which a retained node is there"),
     "bytes that are not there": (("slots", "k0", "size_bytes"), 128, r"k0\.size_bytes: not what"),
+    "start nowhere": (("slots", "k0", "start"), [], r"k0\.start: 0 numbers for 2 dim.*; delete"),
     "reasons for nobody": (("reasons", 0, "node"), "k9", "reasons: the graph has no node 'k9'"),
     "reasons of nothing": (("reasons", 0), None, r"reasons\[0\]: None is not an object"),
     "negative savings": (("reasons", 0, "saves_ns"), -1.0, r"reasons\[0\].saves_ns: -1.0 is not"),

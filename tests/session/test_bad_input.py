@@ -763,9 +763,9 @@ def test_a_plan_file_that_cannot_be_used_names_file_and_mend(saved: str, tmp_pat
         with pytest.raises(PlanError, match=r"plan\.json: "):
             GraphSession(causal(ROWS), weights(), plan=path)
     path.write_text(saved)
-    with pytest.raises(PlanError, match=r"is for graph .*delete the plan to make another"):
+    with pytest.raises(PlanError, match=r"plan\.json: .* is for graph .*delete the plan to make"):
         GraphSession(causal(ROWS + 1), weights(), plan=path)
-    with pytest.raises(PlanError, match="the budget is 100; raise memory="):
+    with pytest.raises(PlanError, match=r"plan\.json: .* the budget is 100; raise memory="):
         GraphSession(causal(ROWS), weights(), plan=path, memory=100)
     with pytest.raises(PlanError, match="directory"):
         GraphSession(causal(ROWS), weights(), plan=tmp_path)

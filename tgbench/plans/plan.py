@@ -168,8 +168,12 @@ class Plan(PlanFields):
             node = node_of(nodes, slot.node)
             if node in slots:
                 raise PlanError(f"slots: {slot.node} is there twice")
-            if len(slot.extents) != node.rank or len(slot.start) != node.rank:
-                raise PlanError(f"slots.{slot.node}: rank {len(slot.extents)} is not {node.rank}")
+            for field, numbers in (("extents", slot.extents), ("start", slot.start)):
+                if len(numbers) != node.rank:
+                    raise PlanError(
+                        f"slots.{slot.node}.{field}: {len(numbers)} numbers for {node.rank} "
+                        "dimensions; delete the plan to plan anew"
+                    )
             slots[node] = Slot(slot.offset_bytes, slot.extents, slot.start, scheduled.order(node))
             if slot.size_bytes != slots[node].elements * node.type.itemsize:
                 raise PlanError(f"slots.{slot.node}.size_bytes: not what its extents take")

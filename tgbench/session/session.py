@@ -212,7 +212,16 @@ class GraphSession(Facts):
         self.trace = trace if isinstance(trace, Trace) else Trace(trace)
         self._start(ground, ground.reader(buckets), self._known(ground), retain, budget_bytes)
         if found is not None:
-            self.adopt(found)
+            self._begin_with(found)
+
+    def _begin_with(self, plan: Plan) -> None:
+        """Put a plan in force; what is wrong with one of a file says which."""
+        try:
+            self.adopt(plan)
+        except PlanError as error:
+            if self.plan_path is None:
+                raise
+            raise PlanError(f"{self.plan_path}: {error}") from error
 
     def _along(self, graph: Graph) -> Graph:
         """The graph that is run instead of one, by the path in force."""
