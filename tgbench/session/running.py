@@ -318,7 +318,7 @@ class Runner:
             self._take_up_code()
         if self.keeper.states.size_bytes > STATE_BYTES:
             self.keeper.bound_states(STATE_BYTES)
-        found_ns, came_as, fits = 0, None, ()
+        found_ns, came_as, before, fits = 0, None, None, ()
         for _ in range(MOST_PLANS):
             standing, began_ns = self.keeper.standing, time.perf_counter_ns()
             arrays = self.reader.completed(request.given, standing.held)
@@ -353,7 +353,15 @@ class Runner:
             except NeedsPlan as needs:
                 failure = str(needs)  # an error kept in its own frame keeps the session alive
                 self.planning.missed[needs.spot.kind] = None
-                self._buy_plan(needs.spot, is_due=self.chooser.serves_none)
+                try:
+                    self._buy_plan(needs.spot, is_due=self.chooser.serves_none)
+                except BudgetError:
+                    if before is not None:
+                        self.keeper.standing = before
+                    if not standing.is_fresh or request.keeps is Keeps.NOTHING:
+                        raise
+                    before = standing
+                    self.keeper.forget()  # there may be room for it alone, from nothing
                 continue
             if self.planning.deserves_a_plan(served.spot.kind, served.program):
                 self._buy_plan(spot)
