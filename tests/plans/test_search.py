@@ -10,11 +10,13 @@ from functools import cache
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import hypothesis.strategies as st
 import numpy as np
 import pytest
 from hypothesis import assume, given
+from numpy.typing import NDArray
 from search_cases import busy_case, every_retention
 from session.test_session import share_of_examples
 from session_cases import CheckedSession
@@ -33,6 +35,7 @@ from tgbench.plans.decisions import Decisions
 from tgbench.plans.plan import Plan
 from tgbench.plans.retention.exact import IntegerProgram
 from tgbench.plans.retention.model import Model
+from tgbench.plans.retention.neighbourhoods import Neighbourhoods
 from tgbench.plans.retention.solver import SolverLimits
 from tgbench.plans.retention.tables import nested, tabulate, tabulate_pieces
 from tgbench.plans.retention.workload import Workload
@@ -399,6 +402,40 @@ def test_the_integer_program_finds_what_trying_everything_finds(data: st.DataObj
     assert found.time_ns <= right * (1 + 1e-4) + 1e-3  # all values are in one window
 
 
+@given(st.data())
+def test_what_was_solved_to_its_optimum_is_not_solved_again(data: st.DataObject) -> None:
+    """Nor any part of it; and what is found is what solving all of it again finds."""
+    graph, _ = data.draw(graphs(most_ops=8))
+    assume(graph.inputs)
+    simple = simplify(graph)
+    model = tabulated(simple, data.draw(traces(simple, most=4)))
+    assume(model.tables.worthwhile.any())
+    [nothing] = model.none()
+    scores = model.score(model.none())
+    budget = int(scores.size_bytes[0]) + data.draw(st.integers(0, 4096))
+    program, seed = IntegerProgram(model, budget), data.draw(st.integers(0, 99))
+    start = model.scored(nothing, budget)
+    assert start is not None
+    near, all_again = (
+        Neighbourhoods(program, np.zeros(nothing.shape), np.random.default_rng(seed), 4)
+        for _ in range(2)
+    )
+    best, other, vain = start, start, list[NDArray[np.bool_]]()
+    for _ in range(8):
+        with patch.object(IntegerProgram, "solve", autospec=True, side_effect=SOLVE) as asked:
+            window = near.step(best, SolverLimits())
+        again = all_again._solved(other, window.free, SolverLimits())
+        assert again.after.time_ns == window.after.time_ns
+        is_known = any((window.free <= whole).all() for whole in vain)
+        assert asked.called is not is_known
+        if window.gains:
+            vain.clear()
+        if window.is_optimal:
+            vain.append(window.free)
+        best, other = window.after, again.after
+
+
+SOLVE = IntegerProgram.solve
 TOKENS = 32
 
 

@@ -4,7 +4,8 @@
 
 Windows are where another answer seems likely, or a stretch of the schedule, or scattered. A solved
 window that gains nothing makes the next ones larger; one that its limits do not suffice for makes
-them smaller.
+them smaller. What was solved to its optimum is not solved again, nor any part of it, until
+something is better elsewhere.
 
 Source: Shaw, "Using constraint programming and local search methods" (1998); Danna, Rothberg and
 Le Pape, "Exploring relaxation induced neighborhoods" (2005), for windows where relaxations differ.
@@ -71,16 +72,32 @@ class Neighbourhoods:
     ) -> None:
         self.program, self.share, self.random, self.size = program, share, random, size
         self._candidates = np.flatnonzero(program.model.tables.worthwhile)
+        self._best: ScoredRetention | None = None
+        self._settled: list[NDArray[np.bool_]] = []  # windows in which nothing is better than that
 
     def step(self, best: ScoredRetention, limits: SolverLimits) -> SolvedWindow:
         """The best that there is with a part of the values decided anew."""
+        if best is not self._best:
+            self._best, self._settled = best, []
         free = self._free(best.keep)
+        if any(not (free & ~whole).any() for whole in self._settled):
+            window = SolvedWindow(free, best, best, is_optimal=True)
+        else:
+            window = self._solved(best, free, limits)
+        self.size = window.next_size(self.size, len(self._candidates))
+        return window
+
+    def _solved(
+        self, best: ScoredRetention, free: NDArray[np.bool_], limits: SolverLimits
+    ) -> SolvedWindow:
         held = HeldAnswers(~np.broadcast_to(free, best.keep.shape), best.keep)
         solved = self.program.solve(limits, held=held)
         after = best if solved.keep is None else self._better(best, solved.keep[0])
-        window = SolvedWindow(free, best, after, solved.is_optimal)
-        self.size = window.next_size(self.size, len(self._candidates))
-        return window
+        if after is not best:
+            self._best, self._settled = after, []
+        if solved.is_optimal:
+            self._settled.append(free)
+        return SolvedWindow(free, best, after, solved.is_optimal)
 
     def _better(self, best: ScoredRetention, keep: NDArray[np.bool_]) -> ScoredRetention:
         found = self.program.model.scored(keep, self.program.budget_bytes)
