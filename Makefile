@@ -141,6 +141,7 @@ bench-optimize: setup ## plans beside online cache policies, on traces and budge
 
 bench-histories: setup ## histories that do not repeat, beside PyTorch and full runs
 	@OMP_NUM_THREADS=1 $(VENV) -W ignore -m benchmarks.histories
+	@$(VENV) -W ignore -m benchmarks.histories --threads 2
 
 bench-budgets: setup ## runs at budgets from the least to ample ones
 	@OMP_NUM_THREADS=1 $(VENV) -W ignore -m benchmarks.budgets

@@ -43,6 +43,7 @@ Array: TypeAlias = np.ndarray[Any, Any]
 Clock: TypeAlias = Callable[[], int]  # nanoseconds
 Step: TypeAlias = "tuple[Array, Any]"  # the input, and which part of the output is wanted
 RUNS, COMPARED, FIRST, LATE = 500, 25, 10, 50
+FEWER = 120  # runs by several threads, which wait for each other
 SHARED, LARGE_NS = 250, 5e6  # runs whose share is worked out, of models that take so long
 LIMIT_S, TOLERANCE = 1200.0, 1e-4
 QUIET_S = 0.012  # after which threads of a library sleep
@@ -368,6 +369,9 @@ SUBJECTS: Mapping[str, Subject] = {
     **{name: Subject(partial(_of_zoo, name), ("patch",)) for name in IMAGES},
 }  # fmt: skip
 QUICK = "GPT2Model"
+LARGE = [name for name in SUBJECTS if name.startswith(
+    ("GPT-2, 6", "Gemma 3,", "Mamba,", "Qwen3-MoE,", "MiniLM", "ResNet-", "MobileNetV2,")
+)]  # fmt: skip
 
 
 # --- one of the three -----------------------------------------------------------------------------
@@ -610,17 +614,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Measure all subjects; what is there already is not measured again."""
     command = Command("histories", __doc__)
     command.add_argument(
-        "--only", nargs="+", default=list(SUBJECTS), choices=SUBJECTS, metavar="NAME",
-        help="models, as the table names them",
+        "--only", nargs="+", choices=SUBJECTS, metavar="NAME",
+        help="models, as the table names them; large ones by several threads, else all",
     )  # fmt: skip
-    command.add_argument("--runs", type=int, default=RUNS, help="of each history")
+    command.add_argument("--runs", type=int, help=f"of each history ({RUNS}; {FEWER})")
     command.add_argument("--threads", type=int, default=1, help="of each system")
     command.add_argument("--again", action="store_true", help="measure what is there already too")
     options, record = command.begin(argv)
-    if options.threads > 1 and options.output == command.results:
-        options.output = command.results.with_stem(f"histories-{options.threads}-threads")
+    threads, runs = options.threads, options.runs or (RUNS if options.threads == 1 else FEWER)
+    if threads > 1 and options.output == command.results:
+        options.output = command.results.with_stem(f"histories-{threads}-threads")
     results = _known(options.output)
-    names = [QUICK] if options.quick else options.only
+    names = options.only or ([QUICK] if options.quick else list(SUBJECTS))
+    if threads > 1 and not options.only:
+        names = LARGE
     for name in names:
         if name in results and not options.again:
             continue
@@ -631,7 +638,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             found[history] = followed({one: Following(one, subject, history) for one in SYSTEMS}, 4)
         else:
             for history in subject.histories:
-                found[history] = outcome(name, history, options.runs, options.threads)
+                found[history] = outcome(name, history, runs, threads)
         results[name] = found
         record.write({"totals": totals(results), "models": results}, options.output)
     rows = [row(name, h, f) for name, found in results.items() for h, f in found.items()]

@@ -60,8 +60,8 @@ SMALLEST_NS = 5e6  # of a run of PyTorch: models below are told together
 def measured(folder: Path = RESULTS) -> str:
     """The whole section, from the results in a folder."""
     parts = (
-        _decode, _forward, _zoo, _strangers, _engine, _predicted, _histories, _budgets, _modules,
-        _sweep, _timeline, _trust, _stays,
+        _decode, _forward, _zoo, _strangers, _engine, _predicted, _histories, _by_threads,
+        _budgets, _modules, _sweep, _timeline, _trust, _stays,
     )  # fmt: skip
     return "\n\n".join(part(Files(folder)) for part in parts)
 
@@ -458,6 +458,31 @@ def _histories(files: Files) -> str:
             f"{totals['near_their_share']} of {totals['large']} large ones end within 0.10 of the "
             f"larger of these shares. The first answer of {totals['first_in_time']} is there "
             "within twice the time that importing the model and one forward of PyTorch take.",
+        )
+    )
+
+
+def _by_threads(files: Files) -> str:
+    """The large ones by two threads."""
+    found, rows = files["histories-2-threads"], []
+    for name, histories in found["models"].items():
+        for history, one in histories.items():
+            cells = (_digits(one["median_ns"][of] / 1e6, 2) for of in ("eager", "full", "ours"))
+            ratios = (f"{one[of]:.2f} ×" for of in ("total", "worst_prefix"))
+            rows.append([f"{name}: {history}", *cells, *ratios])
+    head = "", "PyTorch, ms", "everything, ms", "a run, ms"
+    runs = max(one["runs"] for models in found["models"].values() for one in models.values())
+    totals = found["totals"]
+    return "\n\n".join(
+        (
+            f"The same by two threads of each system, {runs} runs, by the clock on the wall; one "
+            "system after the other, with a pause before each run until no thread of another one "
+            f"spins; {_where(found, True)}. Of {totals['histories']}, {totals['never_slower']} "
+            "were never above 1.10 × after ten runs, "
+            f"{totals['not_slower_at_the_end']} not at the end, and {totals['equal']} gave "
+            "PyTorch's results "
+            f"({files.link('histories-2-threads', True)}, `make bench-histories`):",
+            table([*head, "total ÷ better", "worst so far"], rows),
         )
     )
 
