@@ -379,12 +379,17 @@ def tabulated(graph: Graph, buckets: list[Bucket]) -> Model:
     return Model(tabulate(scheduled, rules, Workload.of(scheduled, rules, buckets), rough_ns))
 
 
-@given(st.data())
-def test_the_integer_program_finds_what_trying_everything_finds(data: st.DataObject) -> None:
-    graph, _ = data.draw(graphs(most_ops=6))
+def any_model(data: st.DataObject, most_ops: int) -> Model:
+    """Of a graph and a trace of a few runs, whatever they are."""
+    graph, _ = data.draw(graphs(most_ops=most_ops))
     assume(graph.inputs)
     simple = simplify(graph)
-    model = tabulated(simple, data.draw(traces(simple, most=4)))
+    return tabulated(simple, data.draw(traces(simple, most=4)))
+
+
+@given(st.data())
+def test_the_integer_program_finds_what_trying_everything_finds(data: st.DataObject) -> None:
+    model = any_model(data, most_ops=6)
     assume(model.turns * int(model.tables.worthwhile.sum()) <= 10)
     keep = every_retention(model)
     scores = model.score(keep)
@@ -405,10 +410,7 @@ def test_the_integer_program_finds_what_trying_everything_finds(data: st.DataObj
 @given(st.data())
 def test_what_was_solved_to_its_optimum_is_not_solved_again(data: st.DataObject) -> None:
     """Nor any part of it; and what is found is what solving all of it again finds."""
-    graph, _ = data.draw(graphs(most_ops=8))
-    assume(graph.inputs)
-    simple = simplify(graph)
-    model = tabulated(simple, data.draw(traces(simple, most=4)))
+    model = any_model(data, most_ops=8)
     assume(model.tables.worthwhile.any())
     [nothing] = model.none()
     scores = model.score(model.none())
