@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from tgbench import ops
 from tgbench.base.regions import Box, Region
 from tgbench.costs.model import CostModel
 from tgbench.graph.graph import Graph, GraphBuilder
@@ -118,6 +119,29 @@ def _trace(graph: Graph, choose: random.Random, runs: int) -> list[Bucket]:
         changed = one_row if choose.random() < 0.7 else whole
         found.append(Bucket.of({name: changed}, {choose.choice(list(graph.outputs)): whole}))
     return found
+
+
+def branching(runs: int) -> SearchCase:
+    """Two blocks of three branches of convolutions, and patches that change in an image."""
+    g, side, many = GraphBuilder(), 12, 4
+    image = g.input("x", (1, 3, side, side))
+    x = ops.conv(image, g.parameter("first", (2 * many, 3, 3, 3)), padding=1)
+    for block in range(2):
+        ends = [ops.conv(x, g.parameter(f"one{block}", (many, x.shape[1], 1, 1)))]
+        for size in (3, 5):
+            narrow = g.parameter(f"narrow{block}{size}", (many, x.shape[1], 1, 1))
+            wide = g.parameter(f"wide{block}{size}", (many, many, size, size))
+            ends.append(ops.conv(ops.relu(ops.conv(x, narrow)), wide, padding=size // 2))
+        x = ops.relu(ops.concat(ends, 1))
+    g.output("y", ops.mean(x, (2, 3)))
+    graph, choose = simplify(g.build()), random.Random(1)
+    everything = Region.full(graph.outputs["y"].shape)
+    changed = [Region.full(image.shape)]
+    for _ in range(runs):
+        i, j = choose.randrange(side - 2), choose.randrange(side - 2)
+        changed.append(Region.of(Box(((0, 1), (0, 3), (i, i + 2), (j, j + 2)))))
+    buckets = [Bucket.of({"x": one}, {"y": everything}) for one in changed]
+    return SearchCase(graph, tuple(buckets), share=0.6)
 
 
 def every_retention(model: Model) -> Keep:

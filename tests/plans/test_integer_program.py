@@ -120,3 +120,30 @@ def test_bounds_hold_whatever_the_tables_say(data: st.DataObject) -> None:
     relaxed, solved = program.solve(integer=False), program.solve(SolverLimits(gap=1e-9))
     assert relaxed.bound_ns <= solved.bound_ns * (1 + 1e-4) + 1e-3
     assert solved.bound_ns <= right * (1 + 1e-6) + 1e-3
+
+
+@given(st.data())
+def test_what_is_kept_throughout_is_the_best_of_what_is(data: st.DataObject) -> None:
+    """A program of its own with a decision a node: no better than where each turn has its own."""
+    model = Model(data.draw(tables()))
+    assume(model.turns * model.nodes <= 9)
+    keep = every_retention(model)
+    keep = keep[(keep == keep[:, :1]).all(axis=(1, 2))]
+    scores = model.score(keep)
+    low, high = int(scores.size_bytes.min()), int(scores.size_bytes.max())
+    budget = UNIT * data.draw(st.integers(low // UNIT, high // UNIT))
+    best = scores.best(budget)
+    assert best is not None
+    right = float(scores.time_ns[best])
+    program, limits = IntegerProgram(model, budget, throughout=True), SolverLimits(gap=1e-9)
+    relaxed, solved = program.solve(integer=False), program.solve(limits)
+    assert relaxed.bound_ns <= solved.bound_ns * (1 + 1e-4) + 1e-3
+    assert solved.bound_ns <= right * (1 + 1e-6) + 1e-3
+    freer = IntegerProgram(model, budget).solve(limits)
+    assert freer.bound_ns <= right * (1 + 1e-6) + 1e-3
+    assert solved.keep is not None
+    [found] = solved.keep
+    assert (found == found[0]).all()
+    assert (relaxed.share == relaxed.share[0]).all()
+    fits = model.scored(found, budget)
+    assert fits is None or fits.time_ns <= right * (1 + 1e-4) + 1e-3

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, given
 from numpy.typing import NDArray
-from search_cases import busy_case, every_retention
+from search_cases import branching, busy_case, every_retention
 from session.test_session import share_of_examples
 from session_cases import CheckedSession
 from strategies import Maker, changes, graphs, regions
@@ -405,6 +405,39 @@ def test_the_integer_program_finds_what_trying_everything_finds(data: st.DataObj
     [found, *_] = Chain(IntegerProgram(model, budget), relaxed.share, (), (1,), steps=2).run().found
     assert found.size_bytes <= budget
     assert found.time_ns <= right * (1 + 1e-4) + 1e-3  # all values are in one window
+
+
+@given(st.data())
+def test_a_window_of_what_is_kept_throughout_finds_the_best_of_that(data: st.DataObject) -> None:
+    model = any_model(data, most_ops=8)
+    worthwhile = np.flatnonzero(model.tables.worthwhile)
+    assume(len(worthwhile) <= 8)
+    nodes = np.zeros((1 << len(worthwhile), 1, model.nodes), bool)
+    for bit, node in enumerate(worthwhile):
+        nodes[:, 0, node] = np.arange(len(nodes)) >> bit & 1
+    scores = model.score(np.repeat(nodes, model.turns, axis=1))
+    low, high = int(scores.size_bytes.min()), int(scores.size_bytes.max())
+    budget = data.draw(st.integers(low, high))
+    best = scores.best(budget)
+    assert best is not None
+    program = IntegerProgram(model, budget, throughout=True)
+    share = np.zeros((model.turns, model.nodes))
+    [found, *_] = Chain(program, share, (), (1,), steps=2).run().found
+    assert found.size_bytes <= budget
+    assert (found.keep == found.keep[0]).all()
+    assert found.time_ns <= float(scores.time_ns[best]) * (1 + 1e-4) + 1e-3
+
+
+def test_what_is_kept_throughout_is_found_where_turns_do_not_pack() -> None:
+    """Every run computes something of every value, so what is kept after some only shares no bytes:
+    where the model has such take turns, nothing that is better than the greedy plan packs.
+    """
+    case = branching(runs=4)
+    search = Optimiser(case.scheduled, Rules(), case.workload, case.budget_bytes, case.cost)
+    made = search.run("search", Effort(steps=4))
+    assert made.search is not None
+    assert made.search.best_ns < 0.99 * made.search.greedy_ns
+    assert not any(map(made.retention.is_partial, made.retention.after))
 
 
 @given(st.data())

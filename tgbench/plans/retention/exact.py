@@ -59,15 +59,18 @@ class IntegerProgram:
     Fields:
         has_slices: False leaves out the memory of what is not kept. What then bounds whole runs
             bounds them however they are cut.
+        throughout: what is kept is kept after all turns: far fewer decisions.
     """
 
     model: Model
     budget_bytes: int
     has_slices: bool = True
+    throughout: bool = False
 
-    def __reduce__(self) -> tuple[type[IntegerProgram], tuple[Model, int, bool]]:
+    def __reduce__(self) -> tuple[type[IntegerProgram], tuple[Model, int, bool, bool]]:
         """Another process writes it out again."""
-        return IntegerProgram, (self.model, self.budget_bytes, self.has_slices)
+        about = self.model, self.budget_bytes, self.has_slices, self.throughout
+        return IntegerProgram, about
 
     @cached_property
     def packed(self) -> bytes:
@@ -76,7 +79,9 @@ class IntegerProgram:
 
     @cached_property
     def _formulation(self) -> Formulation:
-        return formulated(self.model, self.budget_bytes, has_slices=self.has_slices)
+        return formulated(
+            self.model, self.budget_bytes, has_slices=self.has_slices, throughout=self.throughout
+        )
 
     def solve(
         self,
@@ -87,17 +92,19 @@ class IntegerProgram:
     ) -> Relaxed:
         """Minimise; with `integer` False, only the bound and the shares; what is held stays."""
         began, written = time.monotonic(), self._formulation
-        shape = self.model.turns, self.model.nodes
+        shape = written.turns, self.model.nodes
         keep, cost, integers = shape[0] * shape[1], written.cost.copy(), written.cost * 0
         if integer:  # of equally fast ones, the retention that keeps the least
             cost[:keep] += TIE * written.slowest_ns / max(keep, 1)
             integers[:keep] = 1
-        program = Linear(cost, *_limits(written.high, held), written.matrix, written.low, integers)
+        limited = _limits(written, held)
+        program = Linear(cost, *limited, written.matrix, written.low, integers)
         solved = solve(program, limits or SolverLimits())
         bound_ns = max(solved.bound + written.always_ns - TIE * written.slowest_ns * integer, 0.0)
         share, found = np.zeros(shape), solved.values is not None
         if solved.values is not None:
             share = solved.values[:keep].reshape(shape)
+        share = np.repeat(share, self.model.turns // written.turns, axis=0)
         return Relaxed(
             (share > 0.5)[None] if integer and found else None,
             share,
@@ -108,10 +115,10 @@ class IntegerProgram:
         )
 
 
-def _limits(high: Floats, held: HeldAnswers | None) -> tuple[Floats, Floats]:
+def _limits(written: Formulation, held: HeldAnswers | None) -> tuple[Floats, Floats]:
     """Of all variables, the least and the most; what is held is both."""
-    low, most = np.zeros_like(high), high.copy()
+    low, most = np.zeros_like(written.high), written.high.copy()
     if held is not None:
-        at = np.flatnonzero(held.nodes)
-        low[at] = most[at] = held.keep.reshape(-1)[at]
+        at = np.flatnonzero(held.nodes[: written.turns])
+        low[at] = most[at] = held.keep[: written.turns].reshape(-1)[at]
     return low, most

@@ -1,6 +1,6 @@
 """Retention written as an integer program: what the tabulated model says, in constraints.
 
-    keep[k, n]      1: node n is kept after every run of turn k
+    keep[k, n]      1: node n is kept after every run of turn k; `throughout`: one for all turns
     level[s, n, i]  1: situation s asks for level i of n, or a higher one
     afresh[s, n, i] 1: that level of n is asked for, and what was there before is not there
 
@@ -32,13 +32,16 @@ from tgbench.plans.retention.tables import Floats, NodeTable, Situation
 MOST_SUMS = 4096  # of weights that are looked at for the least that is half of them
 
 
-def formulated(model: Model, budget_bytes: int, *, has_slices: bool) -> Formulation:
+def formulated(
+    model: Model, budget_bytes: int, *, has_slices: bool, throughout: bool
+) -> Formulation:
     """The program of one model within one budget.
 
     Args:
         has_slices: False leaves out the memory of what is not kept.
+        throughout: what is kept is kept after all turns.
     """
-    return _Writer(model, budget_bytes, has_slices).formulation()
+    return _Writer(model, budget_bytes, has_slices, throughout).formulation()
 
 
 @dataclass(frozen=True)
@@ -46,10 +49,12 @@ class Formulation:
     """A program as the solver takes it: the least cost · x, 0 ≤ x ≤ high, matrix · x ≥ low.
 
     Fields:
+        turns: of which it is decided what is kept after them: the first variables, turn by turn.
         always_ns: what every solution takes besides.
         slowest_ns: what runs take with nothing retained.
     """
 
+    turns: int
     cost: Floats
     high: Floats
     matrix: Any
@@ -84,8 +89,8 @@ class _Writer:
     of the parts is always the largest: a level that one reader alone asks for is that reader's.
     """
 
-    def __init__(self, model: Model, budget_bytes: int, has_slices: bool) -> None:
-        self.model = model
+    def __init__(self, model: Model, budget_bytes: int, has_slices: bool, throughout: bool) -> None:
+        self.model, self._turns = model, 1 if throughout else model.turns
         unit = float(max(budget_bytes, 1))  # of bytes
         slots = model.least_slots if has_slices else np.zeros_like(model.least_slots)
         self._room = (budget_bytes - model.tables.base_bytes) / unit
@@ -94,8 +99,8 @@ class _Writer:
         self._rows = _Constraints()
         self._level: dict[tuple[int, int, int], Affine] = {}
         self._afresh: dict[tuple[int, int, int], Affine] = {}
-        self._cost = [0.0] * (model.turns * model.nodes)
-        self._high = [float(w) for _ in range(model.turns) for w in model.tables.worthwhile]
+        self._cost = [0.0] * (self._turns * model.nodes)
+        self._high = [float(w) for _ in range(self._turns) for w in model.tables.worthwhile]
         self._times: dict[tuple[int, int], list[list[list[float]]]] = {}
         self._always_ns = 0.0
 
@@ -104,15 +109,20 @@ class _Writer:
         matrix, low = self._rows.matrix(len(self._cost))
         slowest_ns = float(self.model.score(self.model.none()).time_ns[0])
         return Formulation(
-            np.array(self._cost), np.array(self._high), matrix, low, self._always_ns, slowest_ns
-        )
+            self._turns, np.array(self._cost), np.array(self._high), matrix, low,
+            self._always_ns, slowest_ns,
+        )  # fmt: skip
 
     # --- variables -------------------------------------------------------------------------------
 
     def _keep(self, k: int, n: int) -> Affine:
         if not self.model.tables.worthwhile[n]:
             return NEVER
-        return Affine(((k * self.model.nodes + n, 1.0),))
+        return Affine(((self._turn(k) * self.model.nodes + n, 1.0),))
+
+    def _turn(self, k: int) -> int:
+        """The one that it is decided for what is kept after another one."""
+        return min(k, self._turns - 1)
 
     def _variable(self, high: float = 1.0) -> Affine:
         self._cost.append(0.0)
@@ -154,6 +164,14 @@ class _Writer:
         self._rows.add([(found, 1.0), (one, -1.0), (other, -1.0)], -1.0)
         return found
 
+    def _all(self, parts: Sequence[Affine]) -> Affine:
+        """What is 1 where each of some parts is."""
+        if len(parts) == 1:
+            return parts[0]
+        found = self._variable()
+        self._rows.add([(found, 1.0), *((part, -1.0) for part in parts)], 1.0 - len(parts))
+        return found
+
     # --- constraints -----------------------------------------------------------------------------
 
     def _build(self) -> None:
@@ -162,9 +180,9 @@ class _Writer:
             if situation.weight > 0:
                 self._situation(s, situation)
         self._made()
-        kept = [self._kept(k) for k in range(self.model.turns)]
+        kept = [self._kept(k) for k in range(self._turns)]
         for k, rows in self.model.passages:
-            self._memory(k, rows.tolist(), kept[k])
+            self._memory(k, rows.tolist(), kept[self._turn(k)])
         self._memory_of_slices()
 
     def _situation(self, s: int, situation: Situation) -> None:
@@ -277,7 +295,7 @@ class _Writer:
             return NEVER
         [j] = {tables.situations[s].before for s in left}
         kept, levels = self._keep(j, n), [self._level.get((s, n, 1), NEVER) for s in left]
-        if j == k or ONCE in levels:
+        if self._turn(j) == self._turn(k) or ONCE in levels:
             return kept
         found = self._variable()
         for other in (self._keep(k, n), *levels):
@@ -304,9 +322,7 @@ class _Writer:
         always: dict[int, Affine] = {}
         stacked = self.model.tables.worthwhile & ~self.model.shareable
         for n in map(int, np.flatnonzero(stacked)):
-            always[n] = self._variable()
-            terms = [(self._keep(k, n), -1.0) for k in range(self.model.turns)]
-            self._rows.add([(always[n], 1.0), *terms], 1.0 - self.model.turns)
+            always[n] = self._all([self._keep(k, n) for k in range(self._turns)])
         total = self._sum((part, self._sizes[n]) for n, part in always.items())
         for members in self.model.live_sets:
             parts = [(always.get(n, NEVER).complement(), -self._slots[n]) for n in members]

@@ -1,6 +1,11 @@
 """Ways of cutting large runs, each with its model: what a search chooses between first.
 
 uncut · 2 parts · 4 parts … along each input dimension, as long as slices shrink
+
+Of each, values are kept after all turns or not at all, or it is decided turn by turn. The first is
+a small program, and what it finds mostly packs. A value has one place in a map: what is kept after
+some turns only shares its bytes with nothing that is there in these, and may share them with
+nothing at all, where the model has all of them take turns.
 """
 
 from __future__ import annotations
@@ -19,7 +24,7 @@ from tgbench.plans.planner import IN_PIECES
 from tgbench.plans.retention.exact import IntegerProgram, Relaxed
 from tgbench.plans.retention.ladder import Ladder
 from tgbench.plans.retention.model import Model
-from tgbench.plans.retention.neighbourhoods import FIRST
+from tgbench.plans.retention.neighbourhoods import FIRST, LEAST
 from tgbench.plans.retention.tables import Tables, tabulate_pieces
 from tgbench.plans.search.judge import Judge
 from tgbench.runs.split import WHOLE, Cut
@@ -30,14 +35,17 @@ ABOUT = IN_PIECES**0.5  # times a promise: about the same, as pieces take longer
 SHRINKS = 0.97  # of what slices took in half as many parts: more is no reason for more parts
 
 
-@dataclass
+@dataclass(eq=False)
 class Arm:
     """One way of cutting large runs, and the model of it.
 
     Fields:
         ladder: what its retentions let go of first.
+        freer: the same where it is decided turn by turn what is kept; None: here it is, or there is
+            one turn only.
         relaxed: what bounds it, where that is known.
         optimum_ns: of its integer program, where that packed at once.
+        is_settled: nothing in the model is better than what was laid out, as far as it goes.
         spare_bytes: what packing took beyond the model, so far.
         examined_s: what its integer programs could take when they were solved; 0: they were not.
         tried: retentions that were laid out.
@@ -48,8 +56,10 @@ class Arm:
     model: Model
     ladder: Ladder
     budget_bytes: int
+    freer: Arm | None = None
     relaxed: Relaxed | None = None
     optimum_ns: float = math.inf
+    is_settled: bool = False
     spare_bytes: int = 0
     examined_s: float = 0.0
     tried: set[bytes] = field(default_factory=set)
@@ -64,6 +74,8 @@ class Arm:
     @property
     def bound_ns(self) -> float:
         """No retention is faster; 0 as long as that is not known."""
+        if self.freer is not None:
+            return self.freer.bound_ns
         return 0.0 if self.relaxed is None else self.relaxed.bound_ns
 
     @property
@@ -76,7 +88,9 @@ class Arm:
         """The latest one is remembered: it takes longer to write out than to solve a window of."""
         if budget_bytes not in self._programs:
             self._programs.clear()
-            self._programs[budget_bytes] = IntegerProgram(self.model, budget_bytes)
+            self._programs[budget_bytes] = IntegerProgram(
+                self.model, budget_bytes, throughout=self.freer is not None
+            )
         return self._programs[budget_bytes]
 
 
@@ -104,14 +118,21 @@ class Arms:
         self._pieces: dict[Cut, Tables | None] = {WHOLE: None}
 
     def of(self, cut: Cut) -> Iterator[Arm]:
-        """The ways of going by a cut; what was bounded before is not bounded again."""
+        """The ways of going by a cut, with what is kept kept throughout; what was bounded before
+        is not bounded again.
+        """
         judge = self.judge
         for whole in (False,) if cut == WHOLE else (True, False):
             key = self.budget_bytes, cut, whole
             if key not in self._opened:
                 judge.planner.tell(f"weighing {cut}")
                 model = Model(self._tables(cut), self._pieces_of(cut), whole)
-                self._opened[key] = Arm(cut, model, judge.ladder.over(model), self.budget_bytes)
+                ladder, half = judge.ladder.over(model), len(judge.ladder.order) / 2
+                size = min(FIRST, max(half, LEAST))  # all of them is what is asked of the program
+                by_turn = Arm(cut, model, ladder, self.budget_bytes, size=size)
+                self._opened[key] = by_turn
+                if model.turns > 1:
+                    self._opened[key] = replace(by_turn, freer=by_turn, _programs={})
             yield self._opened[key]
 
     @cached_property

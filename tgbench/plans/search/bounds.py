@@ -11,7 +11,6 @@ still is the program with all the memory that there could be use for.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 from tgbench.memory.placement import ALIGNMENT
@@ -26,6 +25,7 @@ from tgbench.runs.split import WHOLE
 
 MOST_TRIES = 6  # of one program, each with less memory than the one before
 MORE = 2.0  # times as long as before: what an integer program is given to be solved again
+SHORT, LONG = 0.125, 0.5  # of what is left: for one of what is kept throughout, and by turns
 
 
 class Bounds:
@@ -35,6 +35,7 @@ class Bounds:
         least_ns: by budget, what no plan is faster than, however runs are cut; added to. It holds
             for smaller ones too.
         proven_ns: a bound that was found elsewhere.
+        is_exact: an optimum is what is looked for, and nothing else.
     """
 
     def __init__(
@@ -44,8 +45,9 @@ class Bounds:
         layouts: Layouts,
         least_ns: dict[int, float],
         proven_ns: float,
+        is_exact: bool,
     ) -> None:
-        self.judge, self.arms, self.layouts = judge, arms, layouts
+        self.judge, self.arms, self.layouts, self.is_exact = judge, arms, layouts, is_exact
         self.spending, self.incumbent = layouts.spending, layouts.incumbent
         self.least_ns, self.bound_ns = least_ns, proven_ns
         self.opened: list[Arm] = []
@@ -84,12 +86,13 @@ class Bounds:
                 self._proofs.ask(Question(size_bytes, uncut, self.allowance))
         for cut in self.arms.cuts(best.cut if best is not None else WHOLE):
             for arm in self.arms.of(cut):
-                self.opened.append(arm)
-                if arm.relaxed is None:
-                    self._ask(arm, integer=False)
-                elif self._is_promising(arm):
-                    self._examine(arm)
-                yield arm
+                by_turn = arm.freer or arm
+                self.opened += [by_turn] if arm is by_turn else [arm, by_turn]
+                if by_turn.relaxed is None:
+                    self._ask(by_turn, integer=False)
+                else:
+                    self._examine_all(by_turn)
+                yield by_turn
         self._is_complete = True
 
     def hear(self, seconds: float = 0.0) -> None:
@@ -103,9 +106,8 @@ class Bounds:
                 self._proposed(about, answer)
             elif answer.found.bound_ns:
                 about.relaxed = answer.found
-                if self._is_promising(about):
-                    self._examine(about)
-        known = self._is_complete and all(arm.relaxed is not None for arm in self.opened)
+                self._examine_all(about)
+        known = self._is_complete and all(arm.bound_ns for arm in self.opened)
         over_all = min(arm.bound_ns for arm in self.opened) if known and self.opened else 0.0
         least_ns = self.least_ns.get(self.arms.budget_bytes, 0.0)
         self.bound_ns = max(self.bound_ns, least_ns, over_all)
@@ -116,7 +118,13 @@ class Bounds:
         what = "integer program of" if integer else "bounding"
         self.judge.planner.tell(f"{what} {arm.cut}")
         program = arm.program((arm.room if integer else arm.budget_bytes) - less_bytes)
-        self._proofs.ask(Question(arm, program, self.allowance, integer, attempt))
+        share = self._share(arm) if integer else 1.0
+        self._proofs.ask(Question(arm, program, self.allowance, integer, attempt, share))
+
+    def _share(self, arm: Arm) -> float:
+        """What an integer program may take of what is left; what is exact takes all of it."""
+        long = 1.0 if self.is_exact else LONG
+        return long if arm.freer is None else SHORT
 
     def _is_promising(self, arm: Arm) -> bool:
         """A finer cut is looked at while the best plan so far is slower than it promises to be."""
@@ -125,29 +133,41 @@ class Bounds:
             return False
         return all(promise_ns <= other.optimum_ns for other in self.opened)
 
-    def _examine(self, arm: Arm) -> None:
-        """Ask for the model's optimum, unless that was asked before for hardly less long."""
+    def _examine_all(self, by_turn: Arm) -> None:
+        """Ask for the model's optimum, unless that was asked before for hardly less long: first of
+        what is kept throughout, which is sooner known.
+        """
         given_s = self.allowance.seconds
-        if not arm.examined_s or given_s > MORE * arm.examined_s:
-            arm.examined_s = given_s
-            self._ask(arm, integer=True)
+        for arm in self.opened:
+            is_meant = by_turn in (arm, arm.freer) and self._is_promising(arm)
+            if is_meant and (not arm.examined_s or given_s > MORE * arm.examined_s):
+                arm.examined_s = given_s
+                self._ask(arm, integer=True)
 
     def _proposed(self, arm: Arm, answer: Answer) -> None:
         """The model's optimum, laid out; asked for again with less memory while it does not fit.
 
         The program may take too little memory for what nodes share, never too much: what a
-        solution really takes in the model is taken off what the program is given next.
+        solution really takes in the model is taken off what the program is given next. So is what
+        the fastest kernels lack, where something else than it is kept.
         """
-        keep, question = answer.found.keep, answer.question
-        if keep is None:
+        found, question = answer.found, answer.question
+        if found.keep is None or self.spending.is_late():
             return
-        over = int(arm.model.score(keep).size_bytes[0]) - arm.room
+        over = int(arm.model.score(found.keep).size_bytes[0]) - arm.room
         less_bytes = max(arm.room - question.program.budget_bytes, 0)
         if over > 0:
             less_bytes += max(over, ALIGNMENT)
-        elif self.layouts.attempt(arm, keep[0]):
-            self.layouts.attempt(arm, throughout(keep[0]))
-            arm.optimum_ns = answer.found.bound_ns if not question.attempt else math.inf
-            return
+        elif self.layouts.attempt(arm, found.keep[0]):
+            if not question.attempt:
+                arm.optimum_ns = found.bound_ns
+                arm.is_settled = arm.freer is not None and found.is_optimal
+            if arm.freer is None:
+                self.layouts.attempt(arm, throughout(found.keep[0]))
+                return
+            lacking = self.layouts.lacking_bytes(arm, found.keep[0])
+            if not lacking:
+                return
+            less_bytes += lacking
         if question.attempt + 1 < MOST_TRIES and self.incumbent.may_be_behind(arm.bound_ns):
             self._ask(arm, integer=True, less_bytes=less_bytes, attempt=question.attempt + 1)

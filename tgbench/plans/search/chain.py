@@ -27,7 +27,7 @@ from tgbench.plans.retention.solver import SolverLimits
 from tgbench.plans.retention.tables import Floats
 
 ROUND = 4  # windows that a chain solves before the best is shared
-WINDOW_NODES, WINDOW_WORK = 200, 2e7  # that the program of a window may take
+WINDOW_NODES, WINDOW_WORK = 200, 1e6  # that the program of a window may take
 HANDED_BACK = 8  # of a chain's retentions, the fastest: not every one of them packs
 
 Stop: TypeAlias = Callable[[], bool]

@@ -80,6 +80,17 @@ class Layouts:
         arm.spare_bytes = min(spare, int(MOST_SPARE * arm.budget_bytes))
         return None
 
+    def lacking_bytes(self, arm: Arm, keep: NDArray[np.bool_]) -> int:
+        """How much more than the budget a retention's map takes with the scratch memory that the
+        fastest kernels want: with so much less kept, others need not be taken.
+        """
+        judge, budget_bytes = self.judge, self.budget_bytes
+        if budget_bytes is None:
+            return 0
+        retention, whole = judge.retention(keep), arm.model.whole
+        attempt = judge.planner.attempts.of(retention, judge.scenarios, arm.cut, whole)
+        return max(attempt.within(None).size_bytes - budget_bytes, 0)
+
     def candidate(
         self, retention: Retention, cut: Cut, placement: Placement, *, modelled: bool = True
     ) -> Candidate | None:

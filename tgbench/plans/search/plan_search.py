@@ -249,8 +249,9 @@ class PlanSearch:
         if self.incumbent.best is not None:
             self.incumbent.best = self._replayed_on(self.incumbent.best, OPENING)
         self.bounds = Bounds(
-            self.judge, self.arms, self.layouts, self.known.least_ns, self._proven_ns
-        )
+            self.judge, self.arms, self.layouts, self.known.least_ns, self._proven_ns,
+            is_exact=self.asked.mode == "exact",
+        )  # fmt: skip
         try:
             return self._search(self.bounds)
         finally:
@@ -287,7 +288,7 @@ class PlanSearch:
                 if (more := next(arms, None)) is not None:
                     self._begun_with(more)
                     begun = number > self.steps_before and spending.is_late(OPENING)
-                    is_first = len(bounds.opened) == 1 and not self.loses_much
+                    is_first = bounds.opened[-1].cut == bounds.opened[0].cut and not self.loses_much
                     if asked.mode == "exact" or not (spending.is_timed and (begun or is_first)):
                         continue
                 hopeful = [arm for arm in bounds.opened if self._is_hopeful(arm)]
@@ -317,7 +318,8 @@ class PlanSearch:
     def _is_hopeful(self, arm: Arm) -> bool:
         """Whether windows may find something: the model has to have a retention that fits."""
         bound_ns = arm.bound_ns * self.incumbent.off_by(arm.cut)
-        return self.incumbent.may_be_behind(bound_ns) and math.isfinite(arm.promise_ns)
+        may_be_better = not arm.is_settled and self.incumbent.may_be_behind(bound_ns)
+        return may_be_better and math.isfinite(arm.promise_ns)
 
     def _settled(self, bounds: Bounds) -> StopReason:
         self._ask_planner(1.0)
@@ -495,4 +497,4 @@ class PlanSearch:
 
     def _arm_of(self, best: Candidate) -> Arm | None:
         opened = self.bounds.opened if self.bounds is not None else []
-        return next((arm for arm in opened if arm.cut == best.cut), None)
+        return next((arm for arm in opened if arm.cut == best.cut and arm.freer is None), None)

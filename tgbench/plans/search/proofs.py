@@ -1,7 +1,9 @@
 """Integer programs beside the search: they prove how good a plan can be, and propose some.
 
     search ── program ─→ │ thread │ ─→ answers ── bound, retention ─→ search
-                 └─ what is left of the allowance
+                 └─ what is left of the allowance, or a share of it
+
+Short ones come first, in the order in which they were asked.
 
 Where time is what counts, they are solved in a thread of their own, as the solver lets go of the
 interpreter. Where steps are, they are solved when asked for: what comes of the search must not
@@ -14,7 +16,8 @@ from __future__ import annotations
 import math
 import threading
 from dataclasses import dataclass
-from queue import Empty, SimpleQueue
+from itertools import count
+from queue import Empty, PriorityQueue, SimpleQueue
 from typing import Any
 
 from tgbench.plans.retention.exact import IntegerProgram, Relaxed
@@ -22,6 +25,7 @@ from tgbench.plans.retention.solver import SolverLimits
 from tgbench.plans.search.effort import Spending
 
 SHORTEST_S = 0.05  # that a program is given
+SHORT = 0.25  # of what is left: what one may take that does not wait for others
 FIRST_WORK, WORK_A_STEP = 4e6, 1e6  # of the solver: for any search by steps, and for each of them
 
 
@@ -41,9 +45,9 @@ class ProofAllowance:
     def seconds(self) -> float:
         return max(self.spending.left_s, SHORTEST_S)
 
-    def solve(self, program: IntegerProgram, *, integer: bool) -> Relaxed:
-        """With all that is left."""
-        limits = SolverLimits(self.seconds, work=self.work)
+    def solve(self, program: IntegerProgram, *, integer: bool, share: float = 1.0) -> Relaxed:
+        """With all that is left, or a share of it."""
+        limits = SolverLimits(share * self.seconds, work=share * self.work)
         found = program.solve(limits, integer=integer)
         self.work -= found.work
         return found
@@ -57,6 +61,7 @@ class Question:
         about: whatever the answer is for.
         integer: False leaves `keep` fractional: only the bound is asked for.
         attempt: how often it was asked before, in less memory each time.
+        share: of what is left of the allowance.
     """
 
     about: Any
@@ -64,10 +69,17 @@ class Question:
     allowance: ProofAllowance
     integer: bool = False
     attempt: int = 0
+    share: float = 1.0
+
+    @property
+    def is_long(self) -> bool:
+        """Whether others come before it."""
+        return self.integer and self.share > SHORT
 
     def answered(self) -> Answer:
         """Solve it."""
-        return Answer(self, self.allowance.solve(self.program, integer=self.integer))
+        solve = self.allowance.solve
+        return Answer(self, solve(self.program, integer=self.integer, share=self.share))
 
 
 @dataclass(frozen=True)
@@ -87,7 +99,8 @@ class Proofs:
 
     def __init__(self, beside: bool) -> None:
         self.open = 0
-        self._asked: SimpleQueue[Question | None] = SimpleQueue()
+        self._asked: PriorityQueue[tuple[bool, int, Question | None]] = PriorityQueue()
+        self._number = count()
         self._answers: SimpleQueue[Answer | Exception] = SimpleQueue()
         self._is_closed = False
         self._thread: threading.Thread | None = None
@@ -101,7 +114,7 @@ class Proofs:
         if self._thread is None:
             self._answers.put(question.answered())
         else:
-            self._asked.put(question)
+            self._asked.put((question.is_long, next(self._number), question))
 
     def answers(self, seconds: float = 0.0) -> list[Answer]:
         """What was answered since the last call; waits so long for the first one."""
@@ -120,10 +133,10 @@ class Proofs:
     def close(self) -> None:
         """No more questions; one that is being solved ends by its own limits, and nobody waits."""
         self._is_closed = True
-        self._asked.put(None)
+        self._asked.put((False, -1, None))
 
     def _serve(self) -> None:
-        while (question := self._asked.get()) is not None and not self._is_closed:
+        while (question := self._asked.get()[-1]) is not None and not self._is_closed:
             try:
                 self._answers.put(question.answered())
             except Exception as error:

@@ -104,7 +104,8 @@ class Rounds:
         first, best = arm.ladder.within(arm.room), self.incumbent.best
         starts = () if first is None else (first,)
         if best is not None and best.cut == arm.cut:
-            starts = (*starts, self.layouts.judge.bits(best.retention))
+            keep = self.layouts.judge.bits(best.retention)
+            starts = (*starts, keep if arm.freer is None else throughout(keep))
         return starts
 
     def _solved(self, arm: Arm, number: int, starts: tuple[Kept, ...]) -> ChainResult:
@@ -126,8 +127,11 @@ class Rounds:
         keeps = {keep.tobytes(): keep for one in found for keep in (one, throughout(one))}
         if not keeps:
             return []
-        first = _timed(arm, list(keeps.values()))[0][1]
-        better = polished(arm.model, arm.room, first, (self.seed, number), self.spending.is_late)
+        ranked = _timed(arm, list(keeps.values()))
+        if arm.freer is not None:
+            return ranked
+        late, first = self.spending.is_late, ranked[0][1]
+        better = polished(arm.model, arm.room, first, (self.seed, number), late)
         if better is not None:
             keeps[better.keep.tobytes()] = better.keep
         return _timed(arm, list(keeps.values()))
