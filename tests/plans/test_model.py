@@ -95,6 +95,9 @@ def size_bytes(model: Model, keep: np.ndarray, found: Looked) -> int:
     most = below + peak(moving, {n for n in nodes if slot(n)})
     if any(keep[:, n].any() and not stacked[n] for n in nodes):
         pairs = [(tables.situations[s].before, tables.situations[s].of) for s in runs]
+        least = Looked(tables, np.ones_like(keep))
+        every = [n for n in nodes if all(least.made[s][n] for s in runs if s not in cold)]
+        met = {n for n in nodes if stacked[n]}
         for before, k in {pair for s, pair in enumerate(pairs) if s not in cold}:
             alike = [s for s in runs if pairs[s] == (before, k) and s not in cold]
             live, makes = dict[int, tuple[int, int]](), set[int]()
@@ -102,6 +105,12 @@ def size_bytes(model: Model, keep: np.ndarray, found: Looked) -> int:
                 usable = [s for s in alike if found.there[s][n] and tables.left[s, n]]
                 read = any(found.asked[s][n] for s in usable)
                 early = read or (bool(usable) and bool(keep[k, n]))
+                if (
+                    early
+                    and n in every
+                    and any(pairs[s][1] == before for s in runs if s not in cold)
+                ):
+                    met.add(n)
                 if any(found.made[s][n] for s in alike):
                     makes.add(n)
                 elif not early:
@@ -109,6 +118,10 @@ def size_bytes(model: Model, keep: np.ndarray, found: Looked) -> int:
                 start = -1 if early else int(tables.start[n])
                 live[n] = start, 1 << 40 if keep[k, n] else int(tables.stop[n])
             most = max(most, peak(live, makes))
+        others = {n: (int(tables.start[n]), int(tables.stop[n])) for n in every if n not in met}
+        others = {n: span for n, span in others.items() if slot(n)}
+        below = sum(int(tables.kept_bytes[n]) for n in met)
+        most = max(most, below + peak(others, {n for n in every if slot(n)}))
     return tables.base_bytes + most
 
 

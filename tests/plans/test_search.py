@@ -374,17 +374,17 @@ def test_what_a_plan_keeps_is_laid_out_again_where_it_is_better(
 # --- the model, and searches over it -------------------------------------------------------------
 
 
-def tabulated(graph: Graph, buckets: list[Bucket]) -> Model:
-    scheduled, rules = ScheduledGraph.of(graph), Rules()
-    return Model(tabulate(scheduled, rules, Workload.of(scheduled, rules, buckets), rough_ns))
-
-
 def any_model(data: st.DataObject, most_ops: int) -> Model:
     """Of a graph and a trace of a few runs, whatever they are."""
+    return any_judge(data, most_ops).uncut
+
+
+def any_judge(data: st.DataObject, most_ops: int) -> Judge:
+    """The same, who judges maps of it."""
     graph, _ = data.draw(graphs(most_ops=most_ops))
     assume(graph.inputs)
     simple = simplify(graph)
-    return tabulated(simple, data.draw(traces(simple, most=4)))
+    return judge(simple, data.draw(traces(simple, most=4)))
 
 
 @given(st.data())
@@ -426,6 +426,43 @@ def test_a_window_of_what_is_kept_throughout_finds_the_best_of_that(data: st.Dat
     assert found.size_bytes <= budget
     assert (found.keep == found.keep[0]).all()
     assert found.time_ns <= float(scores.time_ns[best]) * (1 + 1e-4) + 1e-3
+
+
+@given(st.integers(0, 2**32))
+def test_what_every_run_computes_meets_what_is_kept_in_every_map(seed: int) -> None:
+    """So the model stacks it, and says no more than maps take where all that is kept is of use."""
+    found, random = branching_judge(), np.random.default_rng(seed)
+    model = found.uncut
+    keep = random.random((model.turns, model.nodes)) < random.random(model.nodes)
+    keep &= model.tables.worthwhile
+    [now_ns] = model.score(keep[None]).time_ns
+    for turn, node in np.argwhere(keep).tolist():
+        less = keep.copy()
+        less[turn, node] = False
+        if model.score(less[None]).time_ns[0] <= now_ns:
+            keep = less
+    size = int(model.score(keep[None]).size_bytes[0])
+    attempt = found.planner.attempts.of(found.retention(keep), found.scenarios, WHOLE)
+    assert size <= attempt.draft.packed({}).size_bytes
+
+
+def test_the_model_has_values_that_every_run_computes_take_turns_nowhere() -> None:
+    found, random = branching_judge(), np.random.default_rng(0)
+    model = found.uncut
+    assert model.always_made.all()
+    keep = random.random((100, model.turns, model.nodes)) < 0.3
+    keep &= model.tables.worthwhile
+    sizes = model.score(keep).size_bytes
+    with patch.object(Model, "always_made", np.zeros(model.nodes, bool)):
+        turn_by_turn = Model(model.tables).score(keep).size_bytes
+    assert (turn_by_turn <= sizes).all()
+    assert np.median(sizes / turn_by_turn) > 1.1
+
+
+@cache
+def branching_judge() -> Judge:
+    case = branching(runs=4)
+    return judge(case.graph, list(case.buckets))
 
 
 def test_what_is_kept_throughout_is_found_where_turns_do_not_pack() -> None:

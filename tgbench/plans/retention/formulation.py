@@ -9,6 +9,7 @@
                     a level computed asks for the levels that it reads
                     what is kept after a turn is left, or made, by most runs that it begins with
                     at every step of every turn after another: kept + live slices + inputs ≤ budget
+                    of what every run computes: kept after some turn + live slices + inputs ≤ budget
 
 Given `keep`, everything else is decided by propagation, so only `keep` has to be integer. What is
 always equal to another variable, or to one less another, is not a variable of its own: most levels
@@ -19,7 +20,7 @@ Source: the formulation is ours; Jain et al., "Checkmate" (MLSys 2020), plan one
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -102,6 +103,7 @@ class _Writer:
         self._cost = [0.0] * (self._turns * model.nodes)
         self._high = [float(w) for _ in range(self._turns) for w in model.tables.worthwhile]
         self._times: dict[tuple[int, int], list[list[list[float]]]] = {}
+        self._met: dict[int, list[Affine]] = {}
         self._always_ns = 0.0
 
     def formulation(self) -> Formulation:
@@ -257,6 +259,9 @@ class _Writer:
         sizes, least = self._sizes, self._slots
         early = [self._early(k, n, rows) for n in range(self.model.nodes)]
         within = [self._within(n, rows, early[n]) for n in range(self.model.nodes)]
+        if self.model.is_entered(np.array(rows)):
+            for n in map(int, np.flatnonzero(self.model.always_made)):
+                self._met.setdefault(n, []).append(early[n])
         first = self._sum(zip(early, sizes, strict=True))
         begin = self._by_step(np.arange(self.model.nodes))
         for members, begun, ended in zip(self.model.live_sets, begin, kept, strict=False):
@@ -318,14 +323,27 @@ class _Writer:
         return bool(self.model.tables.table[n].size_bytes[s, 1] > 0)
 
     def _memory_of_slices(self) -> None:
-        """Every slice of the plan, once: what no turn may ever let overlap."""
+        """Every slice of the plan, once: what no turn may ever let overlap; and what every run
+        computes, beside all of it that is kept after some turn.
+        """
         always: dict[int, Affine] = {}
         stacked = self.model.tables.worthwhile & ~self.model.shareable
         for n in map(int, np.flatnonzero(stacked)):
             always[n] = self._all([self._keep(k, n) for k in range(self._turns)])
-        total = self._sum((part, self._sizes[n]) for n, part in always.items())
+        met = dict(always)
+        for n, parts in self._met.items():
+            met[n] = self._largest([always.get(n, NEVER), *parts])
+        every = self.model.always_made
+        if not every.all():
+            self._stacked(always, np.ones_like(every))
+        self._stacked(met, every)
+
+    def _stacked(self, below: Mapping[int, Affine], beside: NDArray[np.bool_]) -> None:
+        """What is stacked, and of others what is live at each step, fit."""
+        total = self._sum((part, self._sizes[n]) for n, part in below.items())
         for members in self.model.live_sets:
-            parts = [(always.get(n, NEVER).complement(), -self._slots[n]) for n in members]
+            others = [n for n in members if beside[n]]
+            parts = [(below.get(n, NEVER).complement(), -self._slots[n]) for n in others]
             self._rows.add([(total, -1.0), *parts], -self._room)
 
 

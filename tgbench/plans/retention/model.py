@@ -8,7 +8,9 @@ there when the next one begins.
             the values that are live.
             A value is live from the first step if it was kept and is read, or is kept on; else
             from where it is computed. It is live to the last step if it is kept, else to its last
-            read. What is kept after all turns stacks below, on bytes of its own.
+            read. What is kept after all turns stacks below, on bytes of its own. So does, of what
+            every run computes something of, whatever is kept after some and of use in the next: it
+            has one place, and meets all others before its last read, or behind where it is made.
 
 Both leave out what offsets add: holes in the packing cost memory, and values that nobody happens to
 write over save time. `replay` sees both.
@@ -359,31 +361,49 @@ class Model:
         tables = self.tables
         some, stacked = keep.any(axis=1), keep.all(axis=1) & ~self.shareable
         slots = np.where(some, tables.kept_bytes, used.slots)
-        moving = (slots > 0) & ~stacked
-        never = np.zeros_like(moving)
-        peak = (stacked * tables.kept_bytes).sum(axis=1)
-        peak = peak + self._peak(slots * moving, slots > 0, never, never)
+        peak = self._stacked_peak(stacked, slots, slots > 0)
         if (some & ~stacked).any():
+            met = stacked.copy()
             for k, rows in self.passages:
-                peak = np.maximum(peak, self._passage_peak(keep[:, k], used, slots, rows))
+                from_start = self._from_start(keep[:, k], used, rows)
+                made = _turned(np.any(used.made[:, rows], axis=1))
+                live = slots * (from_start | made)
+                peak = np.maximum(peak, self._peak(live, made, from_start, keep[:, k]))
+                if self.is_entered(rows):
+                    met |= from_start & self.always_made
+            peak = np.maximum(peak, self._stacked_peak(met, slots, (slots > 0) & self.always_made))
             for k in self._never_entered:
                 peak = np.maximum(peak, (slots * keep[:, k]).sum(axis=1))
         found: NDArray[np.int64] = tables.base_bytes + peak
         return found
 
-    def _passage_peak(
-        self,
-        kept: NDArray[np.bool_],
-        used: _Used,
-        slots: NDArray[np.int64],
-        rows: NDArray[np.int64],
+    @cached_property
+    def always_made(self) -> NDArray[np.bool_]:
+        """[node] whether every weighed run computes something of it, even if everything is kept."""
+        made = self._whole.run(~self.none())[1].made
+        every: NDArray[np.bool_] = np.all(made[:, self.weights > 0, 0], axis=1)
+        return every
+
+    def is_entered(self, rows: NDArray[np.int64]) -> bool:
+        """Whether the turn before these situations follows weighed runs as well."""
+        return bool(self.rows[self.tables.situations[int(rows[0])].before].size)
+
+    def _stacked_peak(
+        self, stacked: NDArray[np.bool_], slots: NDArray[np.int64], beside: NDArray[np.bool_]
     ) -> NDArray[np.int64]:
-        """The most bytes live in some runs of one turn; `kept` is [population, node]."""
+        """What is stacked, and the most of others that is live at one step; [population, node]."""
+        moving, never = beside & ~stacked, np.zeros_like(stacked)
+        peak = self._peak(slots * moving, beside, never, never)
+        found: NDArray[np.int64] = peak + (stacked * self.tables.kept_bytes).sum(axis=1)
+        return found
+
+    def _from_start(
+        self, kept: NDArray[np.bool_], used: _Used, rows: NDArray[np.int64]
+    ) -> NDArray[np.bool_]:
+        """[population, node] what some runs of one turn begin with, and read or keep on."""
         usable = used.there[:, rows] & self.tables.left[rows].T[:, :, None]
         read = _turned(np.any(usable & used.asked[:, rows], axis=1))
-        from_start = read | (_turned(np.any(usable, axis=1)) & kept)
-        made = _turned(np.any(used.made[:, rows], axis=1))
-        return self._peak(slots * (from_start | made), made, from_start, kept)
+        return read | (_turned(np.any(usable, axis=1)) & kept)
 
     def _peak(
         self,

@@ -53,6 +53,23 @@ def polished(
     return ScoredRetention(keep, best_ns, int(model.score(keep[None]).size_bytes[0]))
 
 
+def exchanged(
+    keep: NDArray[np.bool_], candidates: NDArray[np.int64], random: np.random.Generator
+) -> NDArray[np.bool_]:
+    """Random retentions near one that keeps what it keeps throughout: a third with one node more, a
+    third with one less, a third with one or two for one or two others.
+    """
+    kept, others = candidates[keep[0, candidates]], candidates[~keep[0, candidates]]
+    found = np.repeat(keep[None], BATCH, axis=0)
+    for i in range(BATCH):
+        more, less = (i % 3 != 1) * (1 + i % 2), (i % 3 != 0) * (1 + i // 2 % 2)
+        if i % 3 < 2:
+            more, less = min(more, 1), min(less, 1)
+        found[i][:, random.permutation(others)[:more]] = True
+        found[i][:, random.permutation(kept)[:less]] = False
+    return found
+
+
 def _neighbours(
     keep: NDArray[np.bool_], candidates: NDArray[np.int64], random: np.random.Generator
 ) -> NDArray[np.bool_]:

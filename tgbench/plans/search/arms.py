@@ -72,6 +72,11 @@ class Arm:
         return self.budget_bytes - self.spare_bytes
 
     @property
+    def is_throughout(self) -> bool:
+        """Whether what is kept is kept after all turns."""
+        return self.freer is not None or self.model.turns == 1
+
+    @property
     def bound_ns(self) -> float:
         """No retention is faster; 0 as long as that is not known."""
         if self.freer is not None:

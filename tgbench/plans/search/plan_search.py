@@ -316,9 +316,12 @@ class PlanSearch:
             self.layouts.attempt(arm, keep)
 
     def _is_hopeful(self, arm: Arm) -> bool:
-        """Whether windows may find something: the model has to have a retention that fits."""
-        bound_ns = arm.bound_ns * self.incumbent.off_by(arm.cut)
-        may_be_better = not arm.is_settled and self.incumbent.may_be_behind(bound_ns)
+        """Whether rounds may find something: the model has to have a retention that fits; or near
+        the best plan.
+        """
+        bound_ns, best = arm.bound_ns * self.incumbent.off_by(arm.cut), self.incumbent.best
+        is_open = not arm.is_settled or (best is not None and best.cut == arm.cut)
+        may_be_better = is_open and self.incumbent.may_be_behind(bound_ns)
         return may_be_better and math.isfinite(arm.promise_ns)
 
     def _settled(self, bounds: Bounds) -> StopReason:

@@ -13,13 +13,14 @@ from numpy.typing import NDArray
 from tgbench.base.stopping import StopReason
 from tgbench.graph.graph import Node
 from tgbench.plans.retention.neighbourhoods import SolvedWindow
-from tgbench.plans.retention.polish import polished
+from tgbench.plans.retention.polish import exchanged, polished
 from tgbench.plans.search.arms import Arm, by_promise
 from tgbench.plans.search.chain import ROUND, Chain, ChainResult, Submits
 from tgbench.plans.search.layouts import Layouts
 from tgbench.plans.search.sending import run_round
 
 TRIED_A_ROUND = 3  # retentions laid out and replayed
+NEAR = 8  # besides, of those near the best plan
 WINDOWS_LEFT = 8  # of the time that is left, the share that one window may take
 SHORTEST_S = 0.05  # that a window is given
 
@@ -98,6 +99,7 @@ class Rounds:
             if new and tries < TRIED_A_ROUND and not self.spending.is_late():
                 tries += 1
                 self.layouts.attempt(arm, keep)
+        self._try_near(arm, number)
         return StopReason.WORKERS_LOST if made.lost == self.workers else None
 
     def _starts(self, arm: Arm) -> tuple[Kept, ...]:
@@ -105,7 +107,7 @@ class Rounds:
         starts = () if first is None else (first,)
         if best is not None and best.cut == arm.cut:
             keep = self.layouts.judge.bits(best.retention)
-            starts = (*starts, keep if arm.freer is None else throughout(keep))
+            starts = (*starts, throughout(keep) if arm.is_throughout else keep)
         return starts
 
     def _solved(self, arm: Arm, number: int, starts: tuple[Kept, ...]) -> ChainResult:
@@ -122,13 +124,31 @@ class Rounds:
             arm.size = last.next_size(float(last.free.sum()), most)
         return made
 
+    def _try_near(self, arm: Arm, number: int) -> None:
+        """Lay out what differs by few values from the best plan: which of those that the model has
+        take about as long is the fastest, replays know.
+        """
+        best, room = self.incumbent.best, arm.room
+        if best is None or best.cut != arm.cut or not arm.is_throughout:
+            return
+        keep, random = throughout(self.layouts.judge.bits(best.retention)), (self.seed, number)
+        candidates = np.flatnonzero(arm.model.tables.worthwhile)
+        near = exchanged(keep, candidates, np.random.default_rng(random))
+        near = near[arm.model.score(near).size_bytes <= room]
+        tries = 0
+        for time_ns, one in _timed(arm, list(near)) if len(near) else ():
+            new = one.tobytes() not in arm.tried and self.incumbent.may_be_behind(time_ns)
+            if new and tries < NEAR and not self.spending.is_late():
+                tries += 1
+                self.layouts.attempt(arm, one)
+
     def _ranked(self, arm: Arm, found: Sequence[Kept], number: int) -> list[tuple[float, Kept]]:
         """What was found, the best of it polished, and each kept throughout; the fastest first."""
         keeps = {keep.tobytes(): keep for one in found for keep in (one, throughout(one))}
         if not keeps:
             return []
         ranked = _timed(arm, list(keeps.values()))
-        if arm.freer is not None:
+        if arm.is_throughout:
             return ranked
         late, first = self.spending.is_late, ranked[0][1]
         better = polished(arm.model, arm.room, first, (self.seed, number), late)
