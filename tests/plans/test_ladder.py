@@ -9,7 +9,7 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 from hypothesis import assume, given
-from plans.test_search import decoding, kv_bytes, optimiser, tabulated, traces
+from plans.test_search import decoding, judge, kv_bytes, optimiser, traces
 from search_cases import busy_case
 from strategies import graphs
 
@@ -24,7 +24,7 @@ def test_rungs_hold_everything_once_and_what_fits_fits(data: st.DataObject) -> N
     graph, _ = data.draw(graphs(most_ops=7))
     assume(graph.inputs)
     simple = simplify(graph)
-    model = tabulated(simple, data.draw(traces(simple, most=4)))
+    model = judge(simple, data.draw(traces(simple, most=4))).uncut
     ladder = Ladder.of(model)
     assert sorted(ladder.order) == np.flatnonzero(model.tables.worthwhile).tolist()
     ends = model.score(np.concatenate([model.none(), ~model.none()]))
@@ -47,7 +47,7 @@ def test_layers_are_let_go_of_from_the_first_one_on() -> None:
     Weighed once, with all others there, every one of them seems worth the same.
     """
     graph, calls = decoding(4)
-    model = tabulated(simplify(graph), calls)
+    model = judge(simplify(graph), calls).uncut
     ladder = Ladder.of(model)
     roomy = int(model.score(model.none()).size_bytes[0]) + kv_bytes(graph) // 2
     keep = ladder.within(roomy)
