@@ -625,9 +625,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if threads > 1 and options.output == command.results:
         options.output = command.results.with_stem(f"histories-{threads}-threads")
     results = _known(options.output)
-    names = options.only or ([QUICK] if options.quick else list(SUBJECTS))
-    if threads > 1 and not options.only:
-        names = LARGE
+    names = options.only or ([QUICK] if options.quick else LARGE if threads > 1 else SUBJECTS)
     for name in names:
         if name in results and not options.again:
             continue

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from search_cases import every_retention
 
 from tgbench.plans.retention.exact import IntegerProgram
-from tgbench.plans.retention.model import Model
+from tgbench.plans.retention.model import Keep, Model
 from tgbench.plans.retention.solver import SolverLimits
 from tgbench.plans.retention.tables import NOTHING, NodeTable, Situation, Tables
 
@@ -105,17 +105,22 @@ def node_tables(
     )
 
 
-@given(st.data())
-def test_bounds_hold_whatever_the_tables_say(data: st.DataObject) -> None:
-    model = Model(data.draw(tables()))
-    assume(model.turns * model.nodes <= 9)
-    keep = every_retention(model)
+def best_of(keep: Keep, model: Model, data: st.DataObject) -> tuple[int, float]:
+    """Some budget that one of these retentions fits, and the least that one within it takes."""
     scores = model.score(keep)
     low, high = int(scores.size_bytes.min()), int(scores.size_bytes.max())
     budget = UNIT * data.draw(st.integers(low // UNIT, high // UNIT))
     best = scores.best(budget)
     assert best is not None
     right = float(scores.time_ns[best])
+    return budget, right
+
+
+@given(st.data())
+def test_bounds_hold_whatever_the_tables_say(data: st.DataObject) -> None:
+    model = Model(data.draw(tables()))
+    assume(model.turns * model.nodes <= 9)
+    budget, right = best_of(every_retention(model), model, data)
     program = IntegerProgram(model, budget)
     relaxed, solved = program.solve(integer=False), program.solve(SolverLimits(gap=1e-9))
     assert relaxed.bound_ns <= solved.bound_ns * (1 + 1e-4) + 1e-3
@@ -129,12 +134,7 @@ def test_what_is_kept_throughout_is_the_best_of_what_is(data: st.DataObject) -> 
     assume(model.turns * model.nodes <= 9)
     keep = every_retention(model)
     keep = keep[(keep == keep[:, :1]).all(axis=(1, 2))]
-    scores = model.score(keep)
-    low, high = int(scores.size_bytes.min()), int(scores.size_bytes.max())
-    budget = UNIT * data.draw(st.integers(low // UNIT, high // UNIT))
-    best = scores.best(budget)
-    assert best is not None
-    right = float(scores.time_ns[best])
+    budget, right = best_of(keep, model, data)
     program, limits = IntegerProgram(model, budget, throughout=True), SolverLimits(gap=1e-9)
     relaxed, solved = program.solve(integer=False), program.solve(limits)
     assert relaxed.bound_ns <= solved.bound_ns * (1 + 1e-4) + 1e-3

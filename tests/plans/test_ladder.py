@@ -8,10 +8,9 @@ from dataclasses import replace
 import hypothesis.strategies as st
 import numpy as np
 import pytest
-from hypothesis import assume, given
-from plans.test_search import decoding, judge, kv_bytes, optimiser, traces
+from hypothesis import given
+from plans.test_search import any_model, decoding, judge, kv_bytes, optimiser
 from search_cases import busy_case
-from strategies import graphs
 
 from tgbench.base.errors import BudgetError
 from tgbench.graph.simplify import simplify
@@ -21,10 +20,7 @@ from tgbench.plans.search.effort import Effort, Mode
 
 @given(st.data())
 def test_rungs_hold_everything_once_and_what_fits_fits(data: st.DataObject) -> None:
-    graph, _ = data.draw(graphs(most_ops=7))
-    assume(graph.inputs)
-    simple = simplify(graph)
-    model = judge(simple, data.draw(traces(simple, most=4))).uncut
+    model = any_model(data, most_ops=7)
     ladder = Ladder.of(model)
     assert sorted(ladder.order) == np.flatnonzero(model.tables.worthwhile).tolist()
     ends = model.score(np.concatenate([model.none(), ~model.none()]))

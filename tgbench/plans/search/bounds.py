@@ -19,13 +19,13 @@ from tgbench.plans.search.arms import Arm, Arms
 from tgbench.plans.search.incumbent import FINER
 from tgbench.plans.search.judge import Judge
 from tgbench.plans.search.layouts import Layouts
-from tgbench.plans.search.proofs import Answer, ProofAllowance, Proofs, Question
+from tgbench.plans.search.proofs import SHORT, Answer, ProofAllowance, Proofs, Question
 from tgbench.plans.search.rounds import throughout
 from tgbench.runs.split import WHOLE
 
 MOST_TRIES = 6  # of one program, each with less memory than the one before
 MORE = 2.0  # times as long as before: what an integer program is given to be solved again
-SHORT, LONG = 0.125, 0.5  # of what is left: for one of what is kept throughout, and by turns
+LONG = 0.5  # of what is left: what one may take that decides turn by turn
 
 
 class Bounds:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import TypeAlias
@@ -93,14 +93,18 @@ class Rounds:
         self.spending.steps += made.steps
         self.told(made.windows)
         keeps = [*starts, *(one.keep for one in made.found)]
-        tries = 0
-        for time_ns, keep in self._ranked(arm, keeps, number):
-            new = keep.tobytes() not in arm.tried and self.incumbent.may_be_behind(time_ns)
-            if new and tries < TRIED_A_ROUND and not self.spending.is_late():
-                tries += 1
-                self.layouts.attempt(arm, keep)
+        self._try(arm, self._ranked(arm, keeps, number), TRIED_A_ROUND)
         self._try_near(arm, number)
         return StopReason.WORKERS_LOST if made.lost == self.workers else None
+
+    def _try(self, arm: Arm, ranked: Iterable[tuple[float, Kept]], most: int) -> None:
+        """Lay the first of some retentions out that are new and may be better than the best."""
+        tries = 0
+        for time_ns, keep in ranked:
+            new = keep.tobytes() not in arm.tried and self.incumbent.may_be_behind(time_ns)
+            if new and tries < most and not self.spending.is_late():
+                tries += 1
+                self.layouts.attempt(arm, keep)
 
     def _starts(self, arm: Arm) -> tuple[Kept, ...]:
         first, best = arm.ladder.within(arm.room), self.incumbent.best
@@ -135,12 +139,8 @@ class Rounds:
         candidates = np.flatnonzero(arm.model.tables.worthwhile)
         near = exchanged(keep, candidates, np.random.default_rng(random))
         near = near[arm.model.score(near).size_bytes <= room]
-        tries = 0
-        for time_ns, one in _timed(arm, list(near)) if len(near) else ():
-            new = one.tobytes() not in arm.tried and self.incumbent.may_be_behind(time_ns)
-            if new and tries < NEAR and not self.spending.is_late():
-                tries += 1
-                self.layouts.attempt(arm, one)
+        if len(near):
+            self._try(arm, _timed(arm, list(near)), NEAR)
 
     def _ranked(self, arm: Arm, found: Sequence[Kept], number: int) -> list[tuple[float, Kept]]:
         """What was found, the best of it polished, and each kept throughout; the fastest first."""
