@@ -220,7 +220,7 @@ def test_no_model_is_made_for_what_was_not_replayed() -> None:
     judge_, whole = in_pieces()
     other = judge_.over(judge_.scheduled)
     found = other.candidate(
-        whole.retention, whole.cut, whole.placement, modelled=False, stop=lambda: True
+        whole.retention, whole.cut, whole.placement, modelled=False, stop=lambda times_ns: True
     )
     assert found is not None
     assert not found.replayed.is_whole
@@ -230,7 +230,7 @@ def test_no_model_is_made_for_what_was_not_replayed() -> None:
 
 def test_a_few_calls_are_replayed_however_late_it_is() -> None:
     judge_, whole = in_pieces()
-    late = judge_.candidate(whole.retention, whole.cut, whole.placement, stop=lambda: True)
+    late = judge_.candidate(whole.retention, whole.cut, whole.placement, stop=lambda times_ns: True)
     assert late is not None
     assert len(late.replayed.times_ns) == 1 + FEWEST
     assert late.time_ns > late.modelled_ns

@@ -118,7 +118,7 @@ class Beginning:
         """What a ladder holds, where it promises to be ahead and is."""
         if self._is_late(best) or not _is_ahead(arm.promise_ns, arm.cut, best):
             return best
-        found = self._climbed(arm)
+        found = self._climbed(arm, best)
         return found if best is None or (found and found.beats(best)) else best
 
     def _opened(
@@ -144,26 +144,28 @@ class Beginning:
                 others.append(cut)
         return by_promise(found), others
 
-    def _climbed(self, arm: Arm) -> Candidate | None:
-        """What is let go of last, as much of it as packs."""
+    def _climbed(self, arm: Arm, best: Candidate | None = None) -> Candidate | None:
+        """What is let go of last, as much of it as packs; replayed as long as it is not behind."""
         before: NDArray[np.bool_] | None = None
         for _ in range(MOST_TRIES):
             keep = arm.ladder.within(arm.room)
             if keep is None or (before is not None and (keep == before).all()):
                 break
-            if (found := self._laid(arm, keep)) is not None:
+            if (found := self._laid(arm, keep, best)) is not None:
                 cramped = found.replayed.cramped and not self.layouts.spending.is_late(BEGINNING)
-                roomier = self._laid(arm, keep) if cramped else None
+                roomier = self._laid(arm, keep, found) if cramped else None
                 return roomier if roomier is not None and roomier.beats(found) else found
             before = keep
         return None
 
-    def _laid(self, arm: Arm, keep: NDArray[np.bool_]) -> Candidate | None:
+    def _laid(self, arm: Arm, keep: NDArray[np.bool_], best: Candidate | None) -> Candidate | None:
         """What a retention of the model comes to; None where it does not fit."""
         laid = self.layouts.laid(arm, keep)
         if laid is None:
             return None
-        return self.layouts.candidate(laid[0], arm.cut, laid[1], modelled=self.modelled)
+        return self.layouts.candidate(
+            laid[0], arm.cut, laid[1], modelled=self.modelled, beside=best
+        )
 
     def planned(
         self, scenarios: Sequence[Scenario], budget_bytes: int, *, is_needed: bool

@@ -7,7 +7,7 @@ map       ─→ replay ─→ mean time of the trace, or the run that it has no
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -189,7 +189,7 @@ class Judge:
         *,
         modelled: bool = True,
         most: int | None = None,
-        stop: Callable[[], bool] = lambda: False,
+        stop: Callable[[Sequence[float]], bool] = lambda times_ns: False,
     ) -> Candidate | None:
         """A plan with its replayed trace; None if some call of the trace does not fit it.
 

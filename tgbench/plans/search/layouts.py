@@ -21,6 +21,7 @@ from tgbench.plans.search.carried import told_anew
 from tgbench.plans.search.effort import Spending
 from tgbench.plans.search.incumbent import Incumbent
 from tgbench.plans.search.judge import Candidate, Judge
+from tgbench.plans.search.race import Race
 from tgbench.runs.split import WHOLE, Cut
 
 BEGINNING = 0.25  # of the time: what the first plans may take
@@ -92,19 +93,46 @@ class Layouts:
         return max(attempt.within(None).size_bytes - budget_bytes, 0)
 
     def candidate(
-        self, retention: Retention, cut: Cut, placement: Placement, *, modelled: bool = True
+        self,
+        retention: Retention,
+        cut: Cut,
+        placement: Placement,
+        *,
+        modelled: bool = True,
+        beside: Candidate | None = None,
     ) -> Candidate | None:
         """The replay of the first plan may take some of the time, and of no other more than is
-        left; where it was not enough for the first, others are replayed as far as that one.
+        left; where it was not enough for the first, others are replayed as far as that one. A
+        replay ends where it is behind the best one, or another that it is looked at beside.
         """
-        best, spending = self.incumbent.best, self.spending
-        share = BEGINNING if best is None else 1.0
-        is_short = best is not None and not best.replayed.is_whole and spending.is_timed
-        return self.judge.candidate(
-            retention, cut, placement, modelled=modelled,
-            most=len(best.replayed.times_ns) if best is not None and is_short else None,
-            stop=lambda: spending.is_timed and spending.is_late(share),
-        )  # fmt: skip
+        first, spending = self.incumbent.best, self.spending
+        share = BEGINNING if first is None else 1.0
+        is_short = first is not None and not first.replayed.is_whole and spending.is_timed
+        most = len(first.replayed.times_ns) if first is not None and is_short else None
+        race = self._race(beside or first, cut)
+
+        def is_late(times_ns: Sequence[float]) -> bool:
+            return spending.is_timed and spending.is_late(share)
+
+        def is_over(times_ns: Sequence[float]) -> bool:
+            return is_late(times_ns) or (race is not None and race.is_lost(times_ns))
+
+        def replayed(stop: Callable[[Sequence[float]], bool]) -> Candidate | None:
+            return self.judge.candidate(
+                retention, cut, placement, modelled=modelled, most=most, stop=stop
+            )
+
+        found, best = replayed(is_over), beside or first
+        if race is None or best is None or found is None or not found.beats(best):
+            return found
+        return replayed(is_late) if race.is_lost(found.replayed.times_ns) else found
+
+    def _race(self, best: Candidate | None, cut: Cut) -> Race | None:
+        """Against what another plan's calls took."""
+        if best is None:
+            return None
+        classes = [kind for kind, _ in self.judge.workload.circle]
+        return Race(classes, best.replayed.times_ns, best.off_by(cut))
 
     def replayed_on(self, found: Candidate, share: float) -> Candidate:
         """The same, replayed as far as a share of the time suffices, if it was not to the end."""
@@ -114,7 +142,7 @@ class Layouts:
         judge = self.judge
         further = judge.candidate(
             found.retention, found.cut, found.placement,
-            modelled=judge.tabulated is not None, stop=lambda: spending.is_late(share),
+            modelled=judge.tabulated is not None, stop=lambda times_ns: spending.is_late(share),
         )  # fmt: skip
         gone = len(found.replayed.times_ns)
         return further if further and len(further.replayed.times_ns) > gone else found

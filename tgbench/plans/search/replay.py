@@ -90,7 +90,7 @@ def replay(
     alone: Collection[BucketClass],
     classes: Mapping[BucketClass, tuple[float, tuple[int, ...]]] | None = None,
     most: int | None = None,
-    stop: Callable[[], bool] = lambda: False,
+    stop: Callable[[Sequence[float]], bool] = lambda times_ns: False,
 ) -> Replayed:
     """Walk a trace over a memory map; no further than `MOST_DECIDED` situations.
 
@@ -102,7 +102,7 @@ def replay(
         alone: classes whose decisions held nowhere else: they are decided for numbers, and so are
             those that turn out to be so over this map. Over another they may hold elsewhere.
         most: how many calls are walked; None for all.
-        stop: asked after each call but the first few; True ends the walk.
+        stop: asked after each call but the first few, given what all took so far; True ends it.
 
     Raises Misfit for a call that the map cannot hold.
     """
@@ -138,7 +138,7 @@ def replay(
     times, counts = list[float](), list[int]()
     runs: dict[int, tuple[Spot, tuple[Instruction, ...]]] = {}
     for kind, origin in calls[:most]:
-        if walk.decided >= MOST_DECIDED or (len(times) > FEWEST and stop()):
+        if walk.decided >= MOST_DECIDED or (len(times) > FEWEST and stop(times)):
             break
         instructions = walk.step(kind, origin)
         times.append(cost(Spot(kind, origin), instructions))
