@@ -275,6 +275,7 @@ def test_rules_are_left_out_for_no_longer_than_that_is_worth(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Each proof without some of them has what is left of the time, and no more."""
+    path, graph = chosen(), layers()  # which is shown with all the time there is
     given_s, really = list[float](), module.saturate
 
     def saturate(egraph: Any, rules: Any, limits: SaturationLimits, until: Any) -> Any:
@@ -282,7 +283,6 @@ def test_rules_are_left_out_for_no_longer_than_that_is_worth(
         return really(egraph, rules, limits, until)
 
     monkeypatch.setattr(module, "saturate", saturate)
-    path, graph = chosen(), layers()
     names = tuple(rule.name for rule in module.RULES)
     found = module._fewer(graph, graph_from_json(path.graph), names)
     assert set(path.rules) & set(found)
