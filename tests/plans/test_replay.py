@@ -180,8 +180,8 @@ def test_runs_between_the_extremes_of_a_class_have_room_as_well(
     assert not again.replayed.cramped
 
 
-def in_pieces() -> tuple[Judge, Candidate]:
-    """A plan for patches of an image, in memory that holds no run whole, and all of its replay."""
+def patches() -> tuple[Graph, list[Bucket]]:
+    """Four convolutions, and an image of which a patch changes."""
     g = GraphBuilder()
     at = g.input("image", (1, 3, 32, 32))
     random = np.random.default_rng(0)
@@ -189,14 +189,18 @@ def in_pieces() -> tuple[Judge, Candidate]:
         weight = random.standard_normal((16, at.shape[1], 3, 3)).astype(np.float32)
         at = ops.relu(ops.conv(at, g.constant(weight), padding=1))
     g.output("features", at)
-    graph = simplify(g.build())
     everything = {"features": Region.full(at.shape)}
 
     def patch(*sides: tuple[int, int]) -> Bucket:
         return Bucket.of({"image": Region((Box(((0, 1), (0, 3), *sides)),))}, everything)
 
     calls = [patch((0, 32), (0, 32)), *[patch((i, i + 4), (12, 16)) for i in range(8, 20)]]
-    one = optimiser(graph, calls, 160_000)
+    return simplify(g.build()), calls
+
+
+def in_pieces() -> tuple[Judge, Candidate]:
+    """A plan for patches of an image, in memory that holds no run whole, and all of its replay."""
+    one = optimiser(*patches(), 160_000)
     made = one.run("greedy", Effort(steps=0))
     assert made.cut != WHOLE
     found = one.judge.candidate(made.retention, made.cut, made.placement)

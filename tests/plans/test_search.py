@@ -247,8 +247,21 @@ def promising(**promises_ns: float) -> list[Any]:
 
 def test_coarser_cuts_come_first_where_promises_are_about_the_same() -> None:
     arms = promising(p2=3.0, p4=2.3, p8=2.15, p16=2.02, p32=2.0, p64=math.inf)
-    assert [arm.cut.parts for arm in by_promise(arms)] == [8, 16, 32, 4, 2, 64]
-    assert by_promise([]) == []
+    assert [arm.cut.parts for arm in by_promise(arms, as_promised)] == [8, 16, 32, 4, 2, 64]
+    assert by_promise([], as_promised) == []
+
+
+def test_cuts_come_by_what_replays_say_of_their_promises() -> None:
+    arms = promising(p2=3.0, p4=2.3, p8=2.15)
+    longer = {2: 1.0, 4: 1.5, 8: 2.0}
+    found = by_promise(arms, lambda cut: longer[cut.parts])
+    assert [arm.cut.parts for arm in found] == [2, 4, 8]
+    found = by_promise(arms, lambda cut: {**longer, 2: 2.0}[cut.parts])
+    assert [arm.cut.parts for arm in found] == [4, 8, 2]
+
+
+def as_promised(cut: Cut) -> float:
+    return 1.0
 
 
 def first_of_all(graph: Graph, buckets: list[Bucket], budget: int) -> str:

@@ -12,7 +12,7 @@ from tgbench.base.errors import BudgetError
 from tgbench.graph.graph import Node
 from tgbench.memory.placement import Placement, Retention
 from tgbench.plans.scenarios import Scenario
-from tgbench.plans.search.arms import Arm, Arms, by_promise
+from tgbench.plans.search.arms import Arm, Arms
 from tgbench.plans.search.incumbent import FINER
 from tgbench.plans.search.judge import Candidate, Judge
 from tgbench.plans.search.layouts import BEGINNING, Layouts
@@ -92,13 +92,8 @@ class Beginning:
         cuts = arms.cuts()
         [whole] = arms.of(next(cuts))
         best = self._climbed(whole)
-        promising, others = self._opened(arms, cuts, whole, best)
-        for arm in promising:
-            best = self._better(arm, best)
-        for cut in others:
-            if not self._is_late(best) and _is_ahead(arms.hoped_ns(cut), cut, best):
-                for arm in arms.of(cut):
-                    best = self._better(arm, best)
+        if self._is_ahead(arms.least_ns, WHOLE, best):  # else no cut promises less
+            best = self._cut(arms, cuts, whole.promise_ns, best)
         if best is not None:
             if best.modelled_ns <= DEAR * self.judge.all_kept_ns:
                 return best
@@ -116,33 +111,52 @@ class Beginning:
 
     def _better(self, arm: Arm, best: Candidate | None) -> Candidate | None:
         """What a ladder holds, where it promises to be ahead and is."""
-        if self._is_late(best) or not _is_ahead(arm.promise_ns, arm.cut, best):
+        if self._is_late(best) or not self._is_ahead(arm.promise_ns, arm.cut, best):
             return best
         found = self._climbed(arm, best)
         return found if best is None or (found and found.beats(best)) else best
 
-    def _opened(
-        self, arms: Arms, cuts: Iterator[Cut], whole: Arm, best: Candidate | None
-    ) -> tuple[list[Arm], list[Cut]]:
-        """Where whole runs promise to take longer than if all were kept, the ways of cutting them
-        that may be ahead of the best plan; and cuts that may be no further ahead than these.
+    def _cut(
+        self, arms: Arms, cuts: Iterator[Cut], best_ns: float, best: Candidate | None
+    ) -> Candidate | None:
+        """The best of the ways of cutting runs, as long as these promise to take longer than if all
+        were kept.
+
+        Coarser cuts come first: fewer pieces compute less twice, which no ladder knows of, and are
+        replayed sooner; what they take tells what finer ones are worth that promise more. What may
+        be no further ahead in the model than one before it comes behind all others.
+
+        Args:
+            best_ns: what the model promises of whole runs.
         """
-        found, others = list[Arm](), list[Cut]()
-        best_ns = whole.promise_ns if best is None else min(whole.promise_ns, best.time_ns)
-        if not _is_ahead(arms.least_ns, WHOLE, best):  # no cut promises less
-            return found, others
+        later = list[Cut]()
+        best_ns = best_ns if best is None else min(best_ns, best.time_ns)
         for cut in cuts:
-            if best_ns <= DEAR * self.judge.all_kept_ns or self.layouts.spending.is_late(BEGINNING):
+            if best_ns <= DEAR * self.judge.all_kept_ns or self._is_late(best):
                 break
             hoped_ns = arms.hoped_ns(cut)
-            if not _is_ahead(hoped_ns, cut, best):
+            if not self._is_ahead(hoped_ns, cut, best):
                 continue
-            if hoped_ns < FINER * best_ns:
-                found += arms.of(cut)
-                best_ns = min(best_ns, found[-1].promise_ns)
-            else:
-                others.append(cut)
-        return by_promise(found), others
+            if hoped_ns >= FINER * best_ns:
+                later.append(cut)
+                continue
+            for arm in arms.of(cut):
+                best = self._better(arm, best)
+                best_ns = min(best_ns, arm.promise_ns)
+        for cut in later:
+            if not self._is_late(best) and self._is_ahead(arms.hoped_ns(cut), cut, best):
+                for arm in arms.of(cut):
+                    best = self._better(arm, best)
+        return best
+
+    def _is_ahead(self, promise_ns: float, cut: Cut, best: Candidate | None) -> bool:
+        """Whether what a cut promises is that much less than what the best plan takes, in the model
+        and by what was replayed.
+        """
+        if best is None:
+            return True
+        in_model = promise_ns * best.off_by(cut) < FINER * best.modelled_ns
+        return in_model and not self.layouts.is_beaten(promise_ns, cut, best)
 
     def _climbed(self, arm: Arm, best: Candidate | None = None) -> Candidate | None:
         """What is let go of last, as much of it as packs; replayed as long as it is not behind."""
@@ -151,21 +165,17 @@ class Beginning:
             keep = arm.ladder.within(arm.room)
             if keep is None or (before is not None and (keep == before).all()):
                 break
-            if (found := self._laid(arm, keep, best)) is not None:
+            if (found := self._come_to(arm, keep, best)) is not None:
                 cramped = found.replayed.cramped and not self.layouts.spending.is_late(BEGINNING)
-                roomier = self._laid(arm, keep, found) if cramped else None
+                roomier = self._come_to(arm, keep, found) if cramped else None
                 return roomier if roomier is not None and roomier.beats(found) else found
             before = keep
         return None
 
-    def _laid(self, arm: Arm, keep: NDArray[np.bool_], best: Candidate | None) -> Candidate | None:
-        """What a retention of the model comes to; None where it does not fit."""
-        laid = self.layouts.laid(arm, keep)
-        if laid is None:
-            return None
-        return self.layouts.candidate(
-            laid[0], arm.cut, laid[1], modelled=self.modelled, beside=best
-        )
+    def _come_to(
+        self, arm: Arm, keep: NDArray[np.bool_], best: Candidate | None
+    ) -> Candidate | None:
+        return self.layouts.come_to(arm, keep, modelled=self.modelled, beside=best)[1]
 
     def planned(
         self, scenarios: Sequence[Scenario], budget_bytes: int, *, is_needed: bool
@@ -180,8 +190,3 @@ class Beginning:
         turns, may_slide = self.judge.workload.turns, made.retention.may_slide
         retention = Retention.always(made.retained, turns, may_slide)
         return self.layouts.candidate(retention, made.cut, made.placement)
-
-
-def _is_ahead(promise_ns: float, cut: Cut, best: Candidate | None) -> bool:
-    """Whether what a cut promises is that much less than what the best plan takes."""
-    return best is None or promise_ns * best.off_by(cut) < FINER * best.modelled_ns

@@ -21,7 +21,7 @@ from tgbench.plans.search.judge import Judge
 from tgbench.plans.search.layouts import Layouts
 from tgbench.plans.search.proofs import SHORT, Answer, ProofAllowance, Proofs, Question
 from tgbench.plans.search.rounds import throughout
-from tgbench.runs.split import WHOLE
+from tgbench.runs.split import WHOLE, Cut
 
 MOST_TRIES = 6  # of one program, each with less memory than the one before
 MORE = 2.0  # times as long as before: what an integer program is given to be solved again
@@ -51,6 +51,7 @@ class Bounds:
         self.spending, self.incumbent = layouts.spending, layouts.incumbent
         self.least_ns, self.bound_ns = least_ns, proven_ns
         self.opened: list[Arm] = []
+        self.is_for_bounds = False  # whether what is opened from now on promises nothing better
         self._is_complete = False  # whether all ways of cutting are opened
         self.allowance = ProofAllowance(self.spending)
         self._proofs = Proofs(self.spending.is_timed)
@@ -78,22 +79,41 @@ class Bounds:
         self._proofs.close()
 
     def opening(self) -> Iterator[Arm]:
-        """The ways of going by all cuts, coarse ones first; each is asked for its bound."""
+        """The ways of going by all cuts, coarse ones first; each is asked for its bound. Those of
+        which replays say that nothing comes of them come last, for the bound alone.
+        """
         budget_bytes, best = self.arms.budget_bytes, self.incumbent.best
         for size_bytes in (self._ample_bytes, budget_bytes):
             if size_bytes not in self.least_ns and not self.allowance.is_spent:
                 uncut = IntegerProgram(self.judge.uncut, size_bytes, has_slices=False)
                 self._proofs.ask(Question(size_bytes, uncut, self.allowance))
+        beaten = list[Cut]()
         for cut in self.arms.cuts(best.cut if best is not None else WHOLE):
-            for arm in self.arms.of(cut):
-                by_turn = arm.freer or arm
-                self.opened += [by_turn] if arm is by_turn else [arm, by_turn]
-                if by_turn.relaxed is None:
-                    self._ask(by_turn, integer=False)
-                else:
-                    self._examine_all(by_turn)
-                yield by_turn
+            if self._is_beaten(cut):
+                beaten.append(cut)
+            else:
+                yield from self._opened_by(cut)
+        self.is_for_bounds = True
+        for cut in beaten:
+            yield from self._opened_by(cut)
         self._is_complete = True
+
+    def _is_beaten(self, cut: Cut) -> bool:
+        """Whether the best plan is ahead of all that a cut promises."""
+        best = self.incumbent.best
+        if best is None or cut in (WHOLE, best.cut):
+            return False
+        return self.layouts.is_beaten(self.arms.hoped_ns(cut), cut, best)
+
+    def _opened_by(self, cut: Cut) -> Iterator[Arm]:
+        for arm in self.arms.of(cut):
+            by_turn = arm.freer or arm
+            self.opened += [by_turn] if arm is by_turn else [arm, by_turn]
+            if by_turn.relaxed is None:
+                self._ask(by_turn, integer=False)
+            else:
+                self._examine_all(by_turn)
+            yield by_turn
 
     def hear(self, seconds: float = 0.0) -> None:
         """Take what was answered: bounds, and what to try; waits so long for the first."""

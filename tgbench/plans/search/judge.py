@@ -217,10 +217,10 @@ class Judge:
         else:
             modelled_ns, time_ns = self.modelled_ns(retention), replayed.mean_ns
             if not replayed.is_whole:
-                time_ns = modelled_ns * self._over_model(retention, replayed)
+                time_ns = modelled_ns * self.over_model(retention, replayed)
         return Candidate(retention, cut, placement, replayed, modelled_ns, time_ns)
 
-    def _over_model(self, retention: Retention, replayed: Replayed) -> float:
+    def over_model(self, retention: Retention, replayed: Replayed) -> float:
         """How many times as long as in the model the calls took that were replayed: it knows
         nothing of what pieces compute twice, and of values that survive.
         """

@@ -19,7 +19,7 @@ from tgbench.plans.scenarios import Scenario
 from tgbench.plans.search.arms import Arm
 from tgbench.plans.search.carried import told_anew
 from tgbench.plans.search.effort import Spending
-from tgbench.plans.search.incumbent import Incumbent
+from tgbench.plans.search.incumbent import FINER, Incumbent
 from tgbench.plans.search.judge import Candidate, Judge
 from tgbench.plans.search.race import Race
 from tgbench.runs.split import WHOLE, Cut
@@ -47,6 +47,7 @@ class Layouts:
         self.judge, self.budget_bytes, self.spending = judge, budget_bytes, spending
         self.incumbent, self._take = incumbent, take
         self._took_s = 0.0  # the last attempt: the next one takes about as long
+        self._longer: dict[Cut, float] = {}  # than in the model runs took, where that was least
 
     def fits(self, placement: Placement) -> bool:
         return self.budget_bytes is None or placement.size_bytes <= self.budget_bytes
@@ -59,12 +60,53 @@ class Layouts:
         if keep.tobytes() in arm.tried or not self.spending.has(self._took_s):
             return True
         began_s = self.spending.gone_s
-        laid = self.laid(arm, keep)
-        found = self.candidate(laid[0], arm.cut, laid[1]) if laid is not None else None
+        packs, found = self.come_to(arm, keep)
         self._took_s = self.spending.gone_s - began_s
         if found is not None:
             self._take(found, "retention")
-        return laid is not None
+        return packs
+
+    def come_to(
+        self,
+        arm: Arm,
+        keep: NDArray[np.bool_],
+        *,
+        modelled: bool = True,
+        beside: Candidate | None = None,
+    ) -> tuple[bool, Candidate | None]:
+        """Whether a retention of the model packs, and what comes of it; how much longer that takes
+        than the model says is remembered of its cut.
+        """
+        laid = self.laid(arm, keep)
+        if laid is None:
+            return False, None
+        found = self.candidate(laid[0], arm.cut, laid[1], modelled=modelled, beside=beside)
+        if found is not None:
+            longer = self.judge.over_model(found.retention, found.replayed)
+            self._longer[arm.cut] = min(longer, self._longer.get(arm.cut, longer))
+        return True, found
+
+    def longer(self, cut: Cut) -> float:
+        """How many times as long as in the model runs take at least that are cut so, by what was
+        replayed. Coarser cuts along the same dimension say so too: finer pieces compute more twice.
+        """
+        along = [
+            longer
+            for other, longer in self._longer.items()
+            if (other.input, other.axis) == (cut.input, cut.axis) and other.parts <= cut.parts
+        ]
+        return max(along, default=1.0)
+
+    def off_by(self, cut: Cut) -> float:
+        """The same, and beside the best plan by what pieces may be off (`Candidate.off_by`)."""
+        return self.longer(cut) * self.incumbent.off_by(cut)
+
+    def is_beaten(self, promise_ns: float, cut: Cut, best: Candidate) -> bool:
+        """Whether what the model promises of a cut is no faster than a plan, by what was replayed
+        of cuts like it.
+        """
+        longer = self.longer(cut)
+        return longer > 1 and promise_ns * longer * best.off_by(cut) >= FINER * best.time_ns
 
     def laid(self, arm: Arm, keep: NDArray[np.bool_]) -> tuple[Retention, Placement] | None:
         """A retention's map; None where it does not fit, and by how much is remembered."""

@@ -272,9 +272,9 @@ class PlanSearch:
         """Rounds of chains over the arms that may still hold something better.
 
         After the first round for whole runs all other arms are opened, coarse cuts first, for half
-        of the time; then one before each round. Where the first plan loses much, cuts may promise
-        more than any window, and come first. Where the result has to be the same every time,
-        all of them are opened before the first round.
+        of the time, then one before each round; as are those that promise nothing better. Where the
+        first plan loses much, cuts may promise more than any window, and come first. Where the
+        result has to be the same every time, all of them are opened before the first round.
         """
         number, arms, spending = self.steps_before, bounds.opening(), self.spending
         asked = self.asked
@@ -289,7 +289,8 @@ class PlanSearch:
                     self._begun_with(more)
                     begun = number > self.steps_before and spending.is_late(OPENING)
                     is_first = bounds.opened[-1].cut == bounds.opened[0].cut and not self.loses_much
-                    if asked.mode == "exact" or not (spending.is_timed and (begun or is_first)):
+                    goes_on = spending.is_timed and (begun or is_first or bounds.is_for_bounds)
+                    if asked.mode == "exact" or not goes_on:
                         continue
                 hopeful = [arm for arm in bounds.opened if self._is_hopeful(arm)]
                 in_vain = self.incumbent.best is None and number > self.steps_before + len(
@@ -304,14 +305,16 @@ class PlanSearch:
                     # rounds are whole, so that more steps only add to what was done
                     return StopReason.STEPS
                 number += 1
-                reason = rounds.run(in_turn(hopeful, number), number)
+                reason = rounds.run(in_turn(hopeful, number, self.layouts.off_by), number)
                 if reason is not None:
                     return reason
 
     def _begun_with(self, arm: Arm) -> None:
         """An arm's ladder, where it promises something better."""
         keep = arm.ladder.within(arm.room)
-        is_behind = self.incumbent.is_behind(arm.promise_ns, arm.cut)
+        best, promise_ns = self.incumbent.best, arm.promise_ns
+        is_beaten = best is not None and self.layouts.is_beaten(promise_ns, arm.cut, best)
+        is_behind = self.incumbent.is_behind(promise_ns, arm.cut) and not is_beaten
         if keep is not None and self.spending.is_timed and is_behind:
             self.layouts.attempt(arm, keep)
 

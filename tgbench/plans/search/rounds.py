@@ -18,6 +18,7 @@ from tgbench.plans.search.arms import Arm, by_promise
 from tgbench.plans.search.chain import ROUND, Chain, ChainResult, Submits
 from tgbench.plans.search.layouts import Layouts
 from tgbench.plans.search.sending import run_round
+from tgbench.runs.split import Cut
 
 TRIED_A_ROUND = 3  # retentions laid out and replayed
 NEAR = 8  # besides, of those near the best plan
@@ -163,9 +164,9 @@ def throughout(keep: Kept) -> Kept:
     return found
 
 
-def in_turn(arms: Sequence[Arm], number: int) -> Arm:
+def in_turn(arms: Sequence[Arm], number: int, off_by: Callable[[Cut], float]) -> Arm:
     """Whose round it is: the second best comes half as often as the best, the third a third."""
-    ranked = by_promise(arms)
+    ranked = by_promise(arms, off_by)
     shares = [1 / (rank + 1) for rank in range(len(ranked))]
     place = (number * 0.618034) % 1.0 * sum(shares)  # spread evenly, and the same every time
     return next(arm for arm, end in zip(ranked, accumulate(shares), strict=True) if place < end)
