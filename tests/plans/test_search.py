@@ -41,7 +41,7 @@ from tgbench.plans.retention.tables import nested, tabulate, tabulate_pieces
 from tgbench.plans.retention.workload import Workload
 from tgbench.plans.search import beginning
 from tgbench.plans.search.arms import Arm, Arms, by_promise
-from tgbench.plans.search.chain import Chain
+from tgbench.plans.search.chain import ROUND, Chain
 from tgbench.plans.search.effort import Effort, Mode
 from tgbench.plans.search.judge import Judge
 from tgbench.plans.search.layouts import Layouts
@@ -264,6 +264,28 @@ def as_promised(cut: Cut) -> float:
     return 1.0
 
 
+def test_few_steps_open_few_ways_of_cutting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Windows of an arm that nobody comes to are none that were searched."""
+    graph, buckets = decoding(3)
+    budget = int(0.5 * optimiser(graph, buckets, None).run("greedy").placement.size_bytes)
+
+    def opened(steps: int) -> int:
+        one = optimiser(graph, buckets, budget)
+        cuts, of = set[Cut](), Arms.of
+        one.run("greedy", Effort(steps=0))
+
+        def told(arms: Arms, cut: Cut) -> Iterator[Arm]:
+            cuts.add(cut)
+            return of(arms, cut)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Arms, "of", told)
+            one.run("search", Effort(steps=steps))
+        return len(cuts)
+
+    assert opened(ROUND) < opened(10 * ROUND)
+
+
 def first_of_all(graph: Graph, buckets: list[Bucket], budget: int) -> str:
     """The same where every way of cutting is laid out to be weighed."""
     with pytest.MonkeyPatch.context() as patch:
@@ -484,7 +506,7 @@ def test_what_is_kept_throughout_is_found_where_turns_do_not_pack() -> None:
     """
     case = branching(runs=4)
     search = Optimiser(case.scheduled, Rules(), case.workload, case.budget_bytes, case.cost)
-    made = search.run("search", Effort(steps=4))
+    made = search.run("search", Effort(steps=8))
     assert made.search is not None
     assert made.search.best_ns < 0.99 * made.search.greedy_ns
     assert not any(map(made.retention.is_partial, made.retention.after))

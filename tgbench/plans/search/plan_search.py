@@ -273,8 +273,8 @@ class PlanSearch:
 
         After the first round for whole runs all other arms are opened, coarse cuts first, for half
         of the time, then one before each round; as are those that promise nothing better. Where the
-        first plan loses much, cuts may promise more than any window, and come first. Where the
-        result has to be the same every time, all of them are opened before the first round.
+        first plan loses much, cuts may promise more than any window, and come first. Where steps
+        are what counts, two ways of cutting are opened for the first round, and one for each other.
         """
         number, arms, spending = self.steps_before, bounds.opening(), self.spending
         asked = self.asked
@@ -287,10 +287,7 @@ class PlanSearch:
                     return reason
                 if (more := next(arms, None)) is not None:
                     self._begun_with(more)
-                    begun = number > self.steps_before and spending.is_late(OPENING)
-                    is_first = bounds.opened[-1].cut == bounds.opened[0].cut and not self.loses_much
-                    goes_on = spending.is_timed and (begun or is_first or bounds.is_for_bounds)
-                    if asked.mode == "exact" or not goes_on:
+                    if not self._is_enough(bounds, number - self.steps_before):
                         continue
                 hopeful = [arm for arm in bounds.opened if self._is_hopeful(arm)]
                 in_vain = self.incumbent.best is None and number > self.steps_before + len(
@@ -308,6 +305,16 @@ class PlanSearch:
                 reason = rounds.run(in_turn(hopeful, number, self.layouts.off_by), number)
                 if reason is not None:
                     return reason
+
+    def _is_enough(self, bounds: Bounds, rounds: int) -> bool:
+        """Whether so much is opened that another round comes before the next arm."""
+        if self.asked.mode == "exact" or self.incumbent.best is None:
+            return False
+        cuts = {arm.cut for arm in bounds.opened}
+        if not self.spending.is_timed:
+            return len(cuts) > rounds + 1
+        is_first = len(cuts) == 1 and not self.loses_much
+        return is_first or bounds.is_for_bounds or (rounds > 0 and self.spending.is_late(OPENING))
 
     def _begun_with(self, arm: Arm) -> None:
         """An arm's ladder, where it promises something better."""

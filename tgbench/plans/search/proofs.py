@@ -26,7 +26,7 @@ from tgbench.plans.search.effort import Spending
 
 SHORTEST_S = 0.05  # that a program is given
 SHORT = 0.125  # of what is left: what an integer program may take that does not wait for others
-FIRST_WORK, WORK_A_STEP = 4e6, 1e6  # of the solver: for any search by steps, and for each of them
+FIRST_WORK, WORK_A_STEP = 5e5, 1e5  # of the solver: for any search by steps, and for each of them
 
 
 class ProofAllowance:
