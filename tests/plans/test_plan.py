@@ -478,3 +478,13 @@ def test_the_text_of_a_plan_fits_a_screen() -> None:
     assert lines[1].startswith("      1000 × ")
     assert lines[2].startswith("        99 × ")
     assert lines[-1] == "  … and 69 more classes, 42% of the runs"
+
+
+def test_a_search_without_a_budget_says_what_to_give_it() -> None:
+    session = decoded().session
+    plan = session.optimize("search", steps=8)
+    found = f"give one below {format_bytes(plan.size_bytes)} by memory="
+    assert found in plan.unsearched
+    assert f"  {plan.unsearched}" in str(plan).splitlines()
+    assert not session.optimize("greedy").unsearched, "nobody asked for a search"
+    assert not session.optimize("search", steps=8, budget=plan.size_bytes).unsearched

@@ -131,6 +131,21 @@ def test_the_plan_that_a_search_ends_with_is_marked() -> None:
     alone(lambda: asyncio.run(notebook()))
 
 
+@pytest.mark.usefixtures("forked")
+def test_a_search_without_a_budget_says_what_to_give_it() -> None:
+    session = busy_session()
+    session.budget_bytes = None
+
+    async def notebook() -> None:
+        run = optimize_async(session, steps=8)
+        plan = await run
+        assert plan.unsearched
+        assert plan.unsearched in str(run)
+        run.close()
+
+    alone(lambda: asyncio.run(notebook()))
+
+
 class Slow:
     """A background search that has no plan yet when it is stopped."""
 

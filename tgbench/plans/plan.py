@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from tgbench.base.atomic import atomic_path
 from tgbench.base.errors import PlanError
 from tgbench.base.machine import Machine
+from tgbench.base.stopping import StopReason
 from tgbench.base.words import counted, cut, format_bytes, format_time, shorten
 from tgbench.graph.graph import Graph, Node
 from tgbench.memory.placement import (
@@ -257,7 +258,22 @@ class Plan(PlanFields):
         if self.dropped:
             dropped = counted(len(self.dropped), "node")
             lines.append(f"  computed again when needed, {dropped}: {_some(self.dropped)}")
+        if self.unsearched:
+            lines.append(f"  {self.unsearched}")
         return "\n".join([*(cut(line, LONGEST_LINE) for line in lines), *self._runs()])
+
+    @property
+    def unsearched(self) -> str:
+        """Why a search that was asked for had nothing to choose, and what it can be given; "" where
+        it searched, and where none was asked for.
+        """
+        if self.search is None or self.search.stop != StopReason.FITS:
+            return ""
+        size = format_bytes(self.size_bytes)
+        return (
+            "nothing to search: without a budget everything fits; "
+            f"give one below {size} by memory= (--memory)"
+        )
 
     def _runs(self) -> list[str]:
         """The classes of runs, the most frequent ones first, on what a screen has room for."""

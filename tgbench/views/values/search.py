@@ -468,6 +468,8 @@ class SearchRun:
     def _why(self) -> str:
         if self.failure is not None:
             return str(self.failure)
+        if self._plan is not None and self._plan.unsearched:
+            return self._plan.unsearched
         record = self._plan.search if self._plan is not None else None
         return ended(record) if record is not None else "not started"
 
