@@ -35,9 +35,9 @@ function railway({ decisions, stops, lines }) {
 export function pathsPanel(scene, place) {
   let asking = false, known = 0, isDry = false; // isDry: the last that was asked for was nothing, and whoever wants more says so
   const button = (name, title, what) => scene.asking(name, title, () => scene.act(what));
-  const find = button("find the ways", "look for other ways to compute the graph: a few seconds", "ways");
+  const find = button("find the ways", "look for other ways to compute the graph: seconds, of a large model half a minute", "ways");
   const measure = button("measure the next 50", "time the kernels of the first paths, where nothing is known of them", "measure");
-  const halt = button("stop", "after the path that is measured now", "halt");
+  const halt = button("stop", "what is looked for now, or after the path that is measured now", "halt");
   const take = button("plan with this", "compute by the chosen path, with a plan for it", "take");
   const told = make("span", { class: "tg-soft tg-line tg-grow", role: "status" }), differs = make("p", { class: "tg-soft tg-line" });
   const map = make("div", { class: "tg-map", tabindex: 0, "aria-label": "decisions, by paths" });
@@ -53,7 +53,7 @@ export function pathsPanel(scene, place) {
     find.hidden = before.hidden = isFound;
     find.disabled = measure.disabled = take.disabled = scene.isLost || Boolean(facts.doing);
     measure.hidden = take.hidden = map.hidden = head.hidden = scroll.hidden = differs.hidden = !isFound;
-    halt.hidden = !facts.doing?.startsWith("measuring");
+    halt.hidden = !facts.doing;
     told.textContent = told.title = facts.doing || facts.label || "";
     const were = known;
     known = scene.data.paths?.place?.length ?? 0;

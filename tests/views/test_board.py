@@ -12,6 +12,7 @@ import pytest
 from plans.paths.test_chosen import LIMITS, inputs, session_of
 from plans.paths.test_paths import layers
 
+from tgbench.base import pace
 from tgbench.base.errors import PlanError, WidgetError
 from tgbench.costs.records import Records
 from tgbench.session.paths import SessionPaths
@@ -111,6 +112,60 @@ def test_what_is_measured_may_be_stopped(screen: Any) -> None:
     told = screen.board.measure(lambda words: None)
     assert "stopped" not in told
     assert any(cell != "0%" for cell in screen.board.columns()["measured"])
+
+
+def test_looking_for_paths_tells_how_far_it_is_and_may_be_stopped(
+    screen: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pace, "EVERY_S", 0.0)
+    told = list[str]()
+    screen.board.find(told.append)
+    whats = dict.fromkeys(words.split(" ", 7)[-1] for words in told)
+    assert [*whats] == [
+        "forms found", "runs followed through them", "forms weighed", "choices put in order"
+    ]  # fmt: skip
+    screen.board.paths = None
+    for when in (told[0], told[-1]):
+
+        def stops_then(words: str, when: str = when) -> None:
+            if words == when:
+                screen.board.stop()
+
+        assert screen.board.find(stops_then) == "stopped: no other ways are known yet"
+        assert not shown(screen)[1]["is_found"]
+    assert "graphs" in screen._ways({}), "it can be looked for again"
+
+
+def test_what_is_stopped_while_paths_are_put_in_order_loses_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pace, "EVERY_S", 0.0)
+    session = session_of(layers(1))
+    session.run(inputs())
+    right = [path.time_ns for path in session.paths(limits=LIMITS).paths.first(20)]
+    stops = [False]
+
+    def progress(_done: int, _of: int, what: str) -> None:
+        if what == "choices put in order" and stops[0]:
+            stops[0] = False
+            raise KeyboardInterrupt
+
+    paths = session.paths(limits=LIMITS, progress=progress)
+    stops[0] = True
+    with pytest.raises(KeyboardInterrupt):
+        paths.paths.first(20)
+    assert [path.time_ns for path in paths.paths.first(20)] == right
+    with pytest.raises(PlanError, match="progress"):
+        session.paths(progress=1)
+
+
+def test_who_listens_to_a_session_hears_how_far_its_paths_are() -> None:
+    told = list[str]()
+    session = session_of(layers(1), progress=told.append)
+    session.run(inputs())
+    told.clear()
+    session.paths(limits=LIMITS).paths.first(1)
+    assert any(words.startswith("looking for other ways: forms found ") for words in told)
 
 
 def test_a_plan_alone_has_no_paths(screen: Any) -> None:

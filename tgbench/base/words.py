@@ -11,6 +11,10 @@ Progress: TypeAlias = Callable[[int, int, str], None]  # done, of, what is going
 UNITS = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"))
 
 
+def silent(done: int, of: int, what: str) -> None:
+    """The progress of what nobody listens to."""
+
+
 def format_time(time_ns: float) -> str:
     """Four digits, in the largest unit that leaves a 1 or more before the point.
 

@@ -62,17 +62,19 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.model, arguments.tokens, None, arguments.device, arguments.plan,
         **dtypes_of(arguments),
     )  # fmt: skip
-    paths = SessionPaths.of(
-        session, arguments.tolerance, limits=replace(USUAL, nodes=arguments.nodes)
-    )
     with ExitStack() as stack:
         spread = stack.enter_context(cluster(arguments.dask)) if arguments.dask else {}
         progress = stack.enter_context(bar())
+        paths = SessionPaths.of(
+            session, arguments.tolerance, limits=replace(USUAL, nodes=arguments.nodes),
+            progress=progress,
+        )  # fmt: skip
         found = paths.sweep(records, arguments.count, arguments.seconds, progress, **spread)
+        ways = "" if arguments.json else shown(paths)  # what was measured may put them anew
     if arguments.json:
         say(json.dumps(asdict(found), indent=1))
         return 0
-    say(shown(paths))
+    say(ways)
     say(f"\n{found}; records: {records.name}")
     return 0
 

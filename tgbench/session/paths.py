@@ -34,7 +34,7 @@ from tgbench.base.errors import (
 from tgbench.base.machine import Machine
 from tgbench.base.regions import Region
 from tgbench.base.surroundings import plainly
-from tgbench.base.words import Progress, counted, format_bytes, format_time, shorten
+from tgbench.base.words import Progress, counted, format_bytes, format_time, shorten, silent
 from tgbench.costs.model import CostModel
 from tgbench.costs.records import Record, Records
 from tgbench.graph.graph import Graph, Node
@@ -141,6 +141,12 @@ class JointChoice:
         return "\n".join([*lines, str(self.plan)])
 
 
+def _telling(session: GraphSession) -> Progress:
+    """Whom the session tells of its steps, in words."""
+    tell = session.planning.progress
+    return lambda done, of, what: tell(f"looking for other ways: {what} {done:,}/{of:,}")
+
+
 @dataclass(eq=False)
 class SessionPaths:
     """All paths of a session's graph, for the runs that it plans for.
@@ -152,6 +158,7 @@ class SessionPaths:
         tolerance: the largest relative error that a path may have; None for rounding alone.
         samples: inputs that errors are measured on.
         limits: how far paths were looked for.
+        progress: is told (done, of, what is going on) while they are looked for.
     """
 
     session: GraphSession
@@ -160,6 +167,7 @@ class SessionPaths:
     tolerance: float | None
     samples: Sequence[Mapping[str, Array]]
     limits: SaturationLimits
+    progress: Progress = silent
     _right: list[dict[str, Array]] = field(default_factory=list)
     _errors: dict[str, float] = field(default_factory=dict)
     _in_vain: set[tuple[str, str]] = field(default_factory=set)  # what no program calls
@@ -172,23 +180,30 @@ class SessionPaths:
         samples: Sequence[Mapping[str, Any]] = (),
         within: float = WITHIN,
         limits: SaturationLimits = USUAL,
+        progress: Progress | None = None,
     ) -> SessionPaths:
-        """The paths of a session; `samples` are seeded random inputs if none are given."""
+        """The paths of a session; `samples` are seeded random inputs if none are given.
+
+        `progress` is told (done, of, what is going on), here and while paths are put in order; None
+        for whom the session tells. Ctrl-C, or what it raises, ends that and loses no path.
+        """
         check_tolerance(tolerance, session.exact is not None)
         check_number(PlanError, "within", within, 1.0, optional=False)
         _check_given(PlanError, "limits", limits, SaturationLimits, "pass SaturationLimits(…)")
+        check_callable(PlanError, "progress", progress, "pass one that is told what is looked at")
+        told = progress if progress is not None else _telling(session)
         given = read_samples(session, samples)
         space = Space.of(
             session.ground.held, session.rules, runs_of(session), rounded=tolerance is not None,
-            limits=limits,
+            limits=limits, progress=told,
         )  # fmt: skip
         samples = given or random_inputs(space.graph, SAMPLES)
-        return SessionPaths(session, space, within, tolerance, samples, limits)
+        return SessionPaths(session, space, within, tolerance, samples, limits, told)
 
     @cached_property
     def paths(self) -> Paths:
         """By what is known of times; made anew where more is."""
-        return Paths(self.space, self.session.costs, self.within)
+        return Paths(self.space, self.session.costs, self.within, self.progress)
 
     @property
     def graph(self) -> Graph:
@@ -523,12 +538,14 @@ class SessionPaths:
         """The paths that round nothing but their results."""
         if self.tolerance is None:
             return self.paths
-        return Paths(self._plain, self.session.costs, self.within)
+        return Paths(self._plain, self.session.costs, self.within, self.progress)
 
     @cached_property
     def _plain(self) -> Space:
         runs = runs_of(self.session)
-        return Space.of(self.graph, self.session.rules, runs, limits=self.limits)
+        return Space.of(
+            self.graph, self.session.rules, runs, limits=self.limits, progress=self.progress
+        )
 
     # --- together with a plan ---------------------------------------------------------------------
 

@@ -27,7 +27,7 @@ import torch
 from tgbench.base.errors import ExactnessError
 from tgbench.base.machine import Machine, computes_alone
 from tgbench.base.surroundings import plainly
-from tgbench.base.words import Progress, counted
+from tgbench.base.words import Progress, counted, silent
 from tgbench.costs.model import SENTINEL_NS, CostModel, Estimate, modelled_ns, total
 from tgbench.costs.probe import relative_error
 from tgbench.costs.records import Record, Records, failure_of, thinned
@@ -62,10 +62,6 @@ PROGRAM_S = 1.0  # how long one program is repeated, once it has had its least r
 LONG_NS = 50_000  # calls from here on can be timed by the processor's clock, which is slow to read
 WITHIN = 4.0  # alternatives are measured that are modelled at most so many times as slow
 Calls: TypeAlias = "Sequence[tuple[Function, tuple[Any, ...]]]"
-
-
-def _silent(done: int, count: int, text: str) -> None:
-    pass
 
 
 # --- what a program runs --------------------------------------------------------------------------
@@ -251,7 +247,7 @@ def profile(
     session: GraphSession,
     records: Records,
     seconds: float | None = None,
-    progress: Progress = _silent,
+    progress: Progress = silent,
     *,
     alternatives: bool = True,
     programs: Sequence[tuple[int, Program]] | None = None,

@@ -122,7 +122,7 @@ def paths(session: GraphSession, tolerance: float | None = None, **more: Any) ->
     Args:
         tolerance: how far results may be off, relatively; products may then be computed in
             bfloat16, and by weights in float16, bfloat16 or int8. None for rounding alone.
-        more: `samples`, `within`, `limits`; see `session.paths.SessionPaths.of`.
+        more: `samples`, `within`, `limits`, `progress`; see `session.paths.SessionPaths.of`.
 
     Raises PlanError for a tolerance that is not above 0.
     """

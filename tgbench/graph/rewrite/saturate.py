@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from enum import Enum
 from itertools import islice
 
-from tgbench.base.words import counted
+from tgbench.base.words import Progress, counted, silent
 from tgbench.graph.graph import Node
 from tgbench.graph.rewrite.egraph import EGraph
 from tgbench.graph.rewrite.rule import AnyRule, Found
@@ -98,8 +98,11 @@ def saturate(
     rules: Sequence[AnyRule],
     limits: SaturationLimits = USUAL,
     until: Callable[[], bool] = lambda: False,
+    progress: Progress = silent,
 ) -> Saturation:
     """Apply rules to an e-graph, in place; no further than `until` something holds of it.
+
+    `progress` is told how many e-nodes there are, of how many there may be.
 
     >>> from tgbench.graph.graph import GraphBuilder
     >>> from tgbench.graph.rewrite.rules import RULES
@@ -111,7 +114,7 @@ def saturate(
     >>> sorted({node.op for node in egraph.members(egraph.ends[0])})
     ['add', 'mul']
     """
-    return _Saturating(egraph, rules, limits, until).run()
+    return _Saturating(egraph, rules, limits, until, progress).run()
 
 
 class _Saturating:
@@ -121,8 +124,10 @@ class _Saturating:
         rules: Sequence[AnyRule],
         limits: SaturationLimits,
         until: Callable[[], bool],
+        progress: Progress,
     ) -> None:
         self.egraph, self.rules, self.limits, self.until = egraph, rules, limits, until
+        self.progress = progress
         self.share = {rule.name: limits.matches for rule in rules}
         self.resting: dict[str, int] = {}  # by rule, the iterations that it still sits out
         self.unseen: dict[str, dict[Node, None]] = {rule.name: {} for rule in rules}
@@ -138,6 +143,7 @@ class _Saturating:
             began, merged = time.monotonic(), Counter[str]()
             for rule in self.rules:
                 if (may_grow or not rule.grows) and not self._is_late():
+                    self.progress(len(self.egraph), self.limits.nodes, "forms found")
                     self._try(rule, merged)
             self._see(self.egraph.rebuild())
             may_grow = not merged

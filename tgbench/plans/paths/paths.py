@@ -17,8 +17,9 @@ from functools import cached_property, partial
 from itertools import islice
 from typing import TypeAlias
 
+from tgbench.base.pace import paced
 from tgbench.base.streams import CostStream, Priced, either, together
-from tgbench.base.words import counted, format_time
+from tgbench.base.words import Progress, counted, format_time, silent
 from tgbench.costs.model import CostModel, Estimate, total
 from tgbench.graph.graph import Graph, Node
 from tgbench.graph.rewrite.choices import Alternatives, Cluster, ClusterChoices, Way, choices
@@ -211,6 +212,7 @@ class Space:
         *,
         rounded: bool = False,
         limits: SaturationLimits = USUAL,
+        progress: Progress = silent,
     ) -> Space:
         """All graphs that the rules find.
 
@@ -219,11 +221,13 @@ class Space:
             runs: what is run, how often; everything anew if none is given.
             rounded: products may be computed in less than their dtype.
             limits: of saturation.
+            progress: is told (done, of, what is going on).
         """
-        egraph = EGraph.of_graph(graph)
-        saturation = saturate(egraph, (*RULES, *LESS) if rounded else RULES, limits)
-        found = Alternatives.of(egraph)
-        happening = occasions(found, rules, runs or [PlannedRun.whole(graph)])
+        egraph, rules_of = EGraph.of_graph(graph), (*RULES, *LESS) if rounded else RULES
+        saturation = saturate(egraph, rules_of, limits, progress=paced(progress))
+        found, happened = Alternatives.of(egraph), runs or [PlannedRun.whole(graph)]
+        progress(0, len(happened), "runs followed through them")
+        happening = occasions(found, rules, happened)
         return Space(graph, egraph, found, saturation, happening)
 
     @cached_property
@@ -262,6 +266,8 @@ class Paths:
         space: of graphs.
         costs: what calls take.
         within: ways and kernels that take more than so many times the best one are left out.
+        progress: is told (done, of, what is going on) while paths are weighed and put in order.
+            What it raises ends that; who asks again goes on from what was found.
 
     >>> import tgbench.graph.ops as ops
     >>> from tgbench.graph.graph import GraphBuilder
@@ -272,20 +278,36 @@ class Paths:
     ('factor a left matrix',)
     """
 
-    def __init__(self, space: Space, costs: CostModel, within: float = WITHIN) -> None:
+    def __init__(
+        self, space: Space, costs: CostModel, within: float = WITHIN, progress: Progress = silent
+    ) -> None:
         self.space, self.costs, self.within = space, costs, within
         self.graph, self.egraph = space.graph, space.egraph
-        self.pricing = Pricing(space.alternatives, space.graph, space.occasions, costs, within)
+        self.progress, self._weighed, self._begun = paced(progress), 0, 0
+        self.pricing = Pricing(
+            space.alternatives, space.graph, space.occasions, costs, within, self._looking
+        )
         self.choices: ClusterChoices = choices(
-            self.pricing.found, self.pricing.least, within, self.pricing
+            self.pricing.found, self._least, within, self.pricing
         )
         self._ways = [WaySearch(group[0]) for group in self.choices.clusters]
         self._streams = [
-            CostStream(partial(self._of_group, found, len(group)))
-            for group, found in zip(self.choices.clusters, self._ways, strict=True)
+            CostStream(partial(self._of_group, number)) for number in range(len(self._ways))
         ]
         self._graphs = CostStream(self._of_graphs)
         self._found = CostStream(self._all)
+
+    # --- what is told of it -----------------------------------------------------------------------
+
+    def _least(self, node: Node) -> float:
+        self._weighed += 1
+        self.progress(self._weighed, self.pricing.count, "forms weighed")
+        return self.pricing.least(node)
+
+    def _looking(self) -> None:
+        """The first way of each choice takes longest; they are looked for one after the other."""
+        if self._begun:
+            self.progress(self._begun, len(self._ways), "choices put in order")
 
     # --- enumerating ------------------------------------------------------------------------------
 
@@ -325,9 +347,12 @@ class Paths:
             cost = priced.cost + self.choices.cost
             yield Priced(cost, Path(self, -1, taken, {}, cost))
 
-    def _of_group(self, found: WaySearch, times: int) -> Iterator[Priced[Way]]:
+    def _of_group(self, number: int) -> Iterator[Priced[Way]]:
         """The ways of equal clusters, that all choose alike."""
-        return (Priced(one.cost * times, one.value) for one in self._apart(found))
+        self._begun = max(self._begun, number + 1)
+        times = len(self.choices.clusters[number])
+        for one in self._apart(self._ways[number]):
+            yield Priced(one.cost * times, one.value)
 
     def _apart(self, found: WaySearch) -> Iterator[Priced[Way]]:
         """The ways of a cluster that differ in what they call; of those that do not, the first.
@@ -380,7 +405,9 @@ class Paths:
                 options[name] = kept
         order = [name for name in found.order if name in options]
         alternatives = replace(found, options=options, order=order)
-        return Paths(replace(self.space, alternatives=alternatives), self.costs, self.within)
+        return Paths(
+            replace(self.space, alternatives=alternatives), self.costs, self.within, self.progress
+        )
 
     def first(self, count: int) -> list[Path]:
         """The cheapest ones."""

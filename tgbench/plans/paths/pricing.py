@@ -12,7 +12,7 @@ are decided. They are chosen together with it.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence, Set
+from collections.abc import Callable, Hashable, Iterator, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import islice, product
@@ -77,6 +77,7 @@ class Pricing:
         given: the graph that all of it computes.
         occasions: what runs compute of each class.
         within: kernels that take more than so many times the best one are left out.
+        looking: called whenever a way of a cluster is looked at, of which there may be very many.
     """
 
     found: Alternatives
@@ -84,6 +85,7 @@ class Pricing:
     occasions: Sequence[Occasion]
     costs: CostModel
     within: float
+    looking: Callable[[], None] = lambda: None
     _known: dict[Hashable, tuple[str, Ranked] | None] = field(default_factory=dict)
     _calls: dict[Chain, tuple[PathCall, ...]] = field(default_factory=dict)
     _times: dict[Chain, float] = field(default_factory=dict)
@@ -133,6 +135,11 @@ class Pricing:
         return not is_read_again and not any(fact is not None for fact in node.call.facts)
 
     # --- what is chosen together ------------------------------------------------------------------
+
+    @property
+    def count(self) -> int:
+        """E-nodes that something can be computed from."""
+        return sum(map(len, self.found.options.values()))
 
     def least(self, node: Node) -> float:
         """What an e-node takes where everything around it suits it best."""
@@ -218,6 +225,7 @@ class Pricing:
 
     def more(self, cluster: Cluster, way: Way) -> float:
         """What the first choices of a cluster are known to take more than each alone."""
+        self.looking()
         return self._tally(cluster).more(way)
 
     def more_ns(self, chain: Chain) -> float:

@@ -8,7 +8,7 @@ from typing import Any
 
 from tgbench.base.errors import InputError, check_number
 from tgbench.base.surroundings import plainly
-from tgbench.base.words import Progress
+from tgbench.base.words import Progress, silent
 from tgbench.graph.holding import may_round
 from tgbench.session.check.compare import Array, difference, tolerance_of
 from tgbench.session.check.copies import twin
@@ -69,7 +69,7 @@ def check(
     """
     _check_arguments(tolerance, edits, seed)
     found = _fitting(session, as_pairs(pairs))
-    tell = progress if progress is not None else _silent
+    tell = progress if progress is not None else silent
     apart = twin(session)
     outputs: list[OutputCheck] = []
     verdict: Blame | None = None
@@ -87,10 +87,6 @@ def check(
     inexact = sum(map(may_round, session.graph.nodes))
     rounded = len(session.rounded)
     return CheckReport(tuple(outputs), verdict, nodes, edits, failure, rounded, inexact)
-
-
-def _silent(done: int, of: int, what: str) -> None:
-    pass
 
 
 def _check_arguments(tolerance: float | None, edits: int, seed: int) -> None:

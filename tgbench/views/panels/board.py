@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from threading import Event
 from typing import TYPE_CHECKING
@@ -21,7 +22,12 @@ MORE = 50  # rows that are added when the table is scrolled to its end, paths of
 LOOKED_AT = 20  # graphs for a row more, as many take the same time
 DRAWN = 12  # paths on the map
 THROUGHOUT = "timed throughout"  # and not in part, as the table tells of each
+LOOKING = "looking for other ways"
 COLUMNS = ("place", "time", "more", "measured", "calls", "kept", "by")
+
+
+def _unheard(words: str) -> None:
+    """Nobody waits for what is under way."""
 
 
 @dataclass
@@ -46,6 +52,7 @@ class PathsBoard:
     doing: str = ""
     _rows: dict[int, tuple[str, ...]] = field(default_factory=dict)
     _stop: Event = field(default_factory=Event)
+    _tell: Callable[[str], None] = _unheard
 
     def known(self) -> SessionPaths:
         """Raises WidgetError before anybody looked for them."""
@@ -53,17 +60,42 @@ class PathsBoard:
             raise WidgetError("nobody looked for other ways yet; press “find the ways” first")
         return self.paths
 
-    def find(self) -> str:
-        """Look for them; this takes a few seconds."""
-        self.paths = SessionPaths.of(self.session, self.session.tolerance)
-        self.found, self.looked_at = {}, 0
-        self._look(MORE)
-        return summary(self.paths)
+    def find(self, tell: Callable[[str], None] = _unheard) -> str:
+        """Look for them, until the first rows are found or `stop`."""
+        with self._telling(tell):
+            try:
+                self._find()
+            except KeyboardInterrupt:
+                return "stopped: no other ways are known yet"
+        return summary(self.known())
+
+    def _find(self) -> None:
+        """Whoever is told meanwhile sees rows once there are some."""
+        paths = SessionPaths.of(self.session, self.session.tolerance, progress=self._progress)
+        paths.paths.different(MORE, LOOKED_AT * MORE)
+        self.paths, self.found, self.looked_at = paths, {}, 0
+        self._look(MORE, {})
+
+    @contextmanager
+    def _telling(self, tell: Callable[[str], None]) -> Iterator[None]:
+        """Somebody is told what is looked for, and may stop it."""
+        self._stop.clear()
+        self._tell = tell
+        try:
+            yield
+        finally:
+            self._tell = _unheard
+            self._stop.clear()
+
+    def _progress(self, done: int, of: int, what: str) -> None:
+        if self._stop.is_set():
+            raise KeyboardInterrupt
+        self._tell(f"{LOOKING}: {done:,} of {of:,} {what}")
 
     def grow(self) -> str:
         """Some more rows; of graphs further on, where those at hand have none."""
         before = len(self.found)
-        self._look(before + MORE)
+        self._look(before + MORE, self._rows)
         if len(self.found) > before:
             return f"{counted(len(self.found) - before, 'row')} more"
         return self.end()
@@ -74,7 +106,8 @@ class PathsBoard:
             return "these are all that were found; others take as long as one of them"
         return f"the first {counted(self.looked_at, 'graph')} take as long as one of these"
 
-    def _look(self, count: int) -> None:
+    def _look(self, count: int, rows: Mapping[int, tuple[str, ...]]) -> None:
+        """So many rows, of which some are made; as they were where something stops it."""
         paths = self.known().paths
         if count > len(self.found):
             self.looked_at += LOOKED_AT * MORE
@@ -82,7 +115,7 @@ class PathsBoard:
         best_ns = next(iter(self.found.values())).time_ns
         self.is_all = len(self.found) < count and not paths.has(self.looked_at)
         self._rows = {
-            place: self._rows.get(place) or row(place, path, best_ns)
+            place: rows.get(place) or row(place, path, best_ns)
             for place, path in self.found.items()
         }
         self.chosen = self.chosen if self.chosen in self.found else next(iter(self.found))
@@ -102,24 +135,25 @@ class PathsBoard:
 
     def measure(self, tell: Callable[[str], None]) -> str:
         """Measure the first paths that are not measured, until they are or `stop`."""
-        self._stop.clear()
 
         def progress(done: int, of: int, _: str) -> None:
             if self._stop.is_set():
                 raise KeyboardInterrupt
             tell(f"measuring: {done:,} of {of:,} paths {THROUGHOUT}")
 
-        found = self.known().sweep(users_records(), MORE, progress=progress)
-        self._rows.clear()
-        self._look(len(self.found))
+        with self._telling(tell):
+            found = self.known().sweep(users_records(), MORE, progress=progress)
+            self._stop.clear()  # what was measured until then counts
+            with suppress(KeyboardInterrupt):
+                self._look(len(self.found), {})
         begin = "stopped: " if found.stopped else ""
         timed = f"{begin}{counted(found.measured, 'kernel')} timed"
         return f"{timed}; {found.paths or 'none'} of the first {MORE} paths {THROUGHOUT}"
 
     def stop(self) -> str:
-        """End what is measured after the path at hand."""
+        """End what is looked for, or what is measured after the path at hand."""
         self._stop.set()
-        return "stops after this path"
+        return "stops" if self.doing.startswith(LOOKING) else "stops after this path"
 
     def take(self) -> str:
         """Let the session compute by the chosen path, with a plan for it."""

@@ -37,7 +37,7 @@ from tgbench.graph.graph import Graph
 from tgbench.plans.plan import Plan
 from tgbench.session.session import GraphSession
 from tgbench.views.draw.tables import TextTable
-from tgbench.views.panels.board import PathsBoard
+from tgbench.views.panels.board import LOOKING, PathsBoard
 from tgbench.views.panels.parts import PARTS, What, payload
 from tgbench.views.panels.scripts import module, style
 from tgbench.views.panels.subject import Chosen, Proposal, Replaced, Shown, Subject
@@ -432,7 +432,7 @@ class Screen(anywidget.AnyWidget):  # type: ignore[misc, unused-ignore]
         return self.subject.board
 
     def _ways(self, _: Mapping[str, Any]) -> str:
-        self._behind("looking for other ways", lambda tell: self.board.find())
+        self._behind(LOOKING, self.board.find)
         return str(self.remark)
 
     def _measure(self, _: Mapping[str, Any]) -> str:
