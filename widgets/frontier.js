@@ -1,7 +1,8 @@
 // Time by memory, which is the budget control; beneath it the search, what it decided anew, and what it laid out.
 import { aligned, bytes, counted, duration, framed, make, pressed, refill, shape, ticks } from "./common.js";
 
-const CHART_HIGH = 190, LEAST_WIDE = 180, MOST_WIDE = 310, ROOM = { left: 54, right: 10, top: 14, bottom: 30 }, RUN_HIGH = 96, ROW_HIGH = 9, MOST_ROWS = 12;
+const CHART_HIGH = 190, LEAST_WIDE = 180, MOST_WIDE = 310, ROOM = { left: 54, right: 10, top: 14, bottom: 30 }, RUN_HIGH = 118, ROW_HIGH = 9, MOST_ROWS = 12;
+const RUN_TOP = 18, RUN_ROOM = 36, NAMED = 16; // above and below the lines of a search; pixels between them that hold a name
 const LABEL_WIDE = 62, LETTER_WIDE = 6, FAR = 2; // pixels of a label, of a letter; times the largest plan, from where on a budget is off the axis
 const NEAR = 4, BESIDE = 12, SETTLED_MS = 700, OLD = "by older measurements"; // pixels between points of one pile, and between two times that are told; how long keys rest before a search begins
 const WINDOWS = "a row a window: values that the search decided anew, from the first of the graph to the last; green where that was faster";
@@ -42,6 +43,13 @@ export function frontierPanel(scene, place) {
     if (bytes(first) === bytes(last)) return told(own ?? first, "middle");
     const isBetween = own && Math.min(x(own) - x(first), x(last) - x(own)) >= LABEL_WIDE;
     return [...told(first, isNear ? "end" : "middle"), ...(isBetween ? told(own, "middle") : []), ...told(last, isNear ? "start" : "middle")];
+  }
+
+  // What the forms on it are, as far as there is room.
+  function keys(facts, count) {
+    const told = [facts.now ? `◇ ${facts.now_words}` : "", facts.proposal ? "□ proposed" : "", count ? "● tried" : ""].filter(Boolean);
+    while (told.length > 1 && told.join(" ").length + 8 >= (chartWide - (facts.proposal ? 0 : ROOM.left)) / LETTER_WIDE) told.pop();
+    return told.length ? `memory; ${told.join(" ")}` : "memory";
   }
 
   function frontier(data) {
@@ -85,7 +93,7 @@ export function frontierPanel(scene, place) {
     const lines = [
       ...ticks(least / 1e3, most / 1e3, 4).map((us) => us * 1e3).concat(most < 4e3 ? ticks(least, most, 3) : []).filter((ns, i, all) => all.indexOf(ns) === i && ns >= least && ns <= most)
         .map((ns) => shape("g", {}, shape("line", { x1: ROOM.left, x2: chartWide - ROOM.right, y1: y(ns), y2: y(ns), stroke: "var(--tg-line)" }), text(ROOM.left - 4, y(ns) + 4, "end", duration(ns)))),
-      text(2, 9, "start", "mean run"), ...ends(smallest, largest, facts.now?.[0], x), text((chartWide + (facts.proposal ? 0 : ROOM.left)) / 2, CHART_HIGH - 3, "middle", `memory${facts.now ? `; ◇ ${facts.now_words}` : ""}${facts.proposal ? " □ proposed" : ""}`),
+      text(2, 9, "start", "mean run"), ...ends(smallest, largest, facts.now?.[0], x), text((chartWide + (facts.proposal ? 0 : ROOM.left)) / 2, CHART_HIGH - 3, "middle", keys(facts, sizes.length)),
     ];
     const budget = isOn(facts.budget) && shape("line", { x1: x(facts.budget), x2: x(facts.budget), y1: ROOM.top, y2: floor, stroke: "var(--tg-bad)", "stroke-dasharray": "6 3", "pointer-events": "none" });
     const focused = [...chart.querySelectorAll(".tg-point")].indexOf(document.activeElement);
@@ -130,12 +138,14 @@ export function frontierPanel(scene, place) {
     tell(facts.is_running ? [`${facts.phase}: ${message || "starting"}`, gap, rate].filter(Boolean) : [(facts.is_old ? `${OLD}: ` : "") + (facts.state || gap || scene.data.header?.facts.gap || "")]);
     if (!seconds.length) { run.replaceChildren(make("p", { class: "tg-soft" }, facts.is_running ? "the first plan is on its way" : "")); return; }
     const known = [...best, ...bound].filter((ns) => ns > 0), most = Math.max(...known), least = Math.min(...known, 0.75 * most), end = Math.max(seconds.at(-1), 1);
-    const x = (s) => ROOM.left + (s / end) * (chartWide - ROOM.left - ROOM.right), y = (ns) => RUN_HIGH - 24 - ((ns - least) / (most - least)) * (RUN_HIGH - 32);
+    const x = (s) => ROOM.left + (s / end) * (chartWide - ROOM.left - ROOM.right), y = (ns) => RUN_HIGH - RUN_ROOM - ((ns - least) / (most - least)) * (RUN_HIGH - RUN_ROOM - RUN_TOP);
     const stepped = (values) => values.flatMap((ns, i) => (ns > 0 ? [[x(seconds[i]), y(values[i - 1] > 0 ? values[i - 1] : ns)], [x(seconds[i]), y(ns)]] : []));
+    const named = (up, name) => text(chartWide - ROOM.right, up, "end", name, { "font-size": 10, ...legible });
+    const isApart = y(bound.at(-1)) - y(best.at(-1)) >= NAMED, names = best.at(-1) > 0 ? [named(y(best.at(-1)) - 5, facts.is_running ? "best plan so far" : "best plan"), bound.at(-1) > 0 ? named(y(bound.at(-1)) + (isApart ? -5 : 12), "bound: no plan is faster") : null] : [];
     const ended = facts.unit === "s" ? `${Number(end.toPrecision(3))} s` : counted(end, "step");
     const phases = [...data.phase_from].map((s, i) => shape("rect", { x: x(s), y: RUN_HIGH - 20, width: Math.max(x(data.phase_from[i + 1] ?? end) - x(s), 1), height: 6, fill: `var(--tg-${PHASE_COLOURS[data.phase[i]] ?? "soft"})` }, shape("title", {}, data.phase[i])));
     run.replaceChildren(svg(RUN_HIGH, `search: ${facts.state}`, text(ROOM.left - 4, y(most) + 4, "end", duration(most)), text(ROOM.left - 4, y(least) + 2, "end", duration(least)),
-      line(stepped(bound), "bad", { "stroke-dasharray": "5 3" }), line(stepped(best), "mark"), ...phases,
+      line(stepped(bound), "bad", { "stroke-dasharray": "5 3" }), line(stepped(best), "mark"), ...names, ...phases,
       text(ROOM.left, RUN_HIGH - 3, "start", phasesIn([...new Set(data.phase)], ended)), text(chartWide - ROOM.right, RUN_HIGH - 3, "end", ended)));
   }
 
@@ -178,7 +188,7 @@ export function frontierPanel(scene, place) {
       return make("button", { type: "button", class: "tg-open", title: data.try_why[i] ? `faster, and not taken: ${data.try_why[i]}` : isBest ? "the best plan" : "propose this plan", onclick: () => scene.act("candidate", { number }) }, words);
     };
     const head = (name, key) => make("th", { "aria-sort": order === key ? "ascending" : "none" }, make("button", { type: "button", onclick: () => { order = key; candidates(data); } }, name));
-    refill(list, make("table", { class: "tg-matrix tg-candidates" }, make("tr", {}, head("mean run", "time"), head("arena", "size"), head("kept", "kept"), head("parts", "parts")),
+    refill(list, make("table", { class: "tg-matrix tg-candidates" }, make("caption", { class: "tg-soft" }, "plans that were laid out; ✓ the best"), make("tr", {}, head("mean run", "time"), head("arena", "size"), head("kept", "kept"), head("parts", "parts")),
       ...rows.map((i) => make("tr", data.try_best[i] ? { class: "tg-best" } : {}, make("td", {}, time(i)),
         make("td", {}, aligned(bytes(data.try_size[i]))), make("td", {}, String(data.try_kept[i])), make("td", {}, String(data.try_parts[i]))))),
       ...whys.map((why, k) => make("p", { class: "tg-soft tg-note" }, `${NOTES[k]} not taken: ${why}`)));

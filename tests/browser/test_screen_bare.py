@@ -935,6 +935,39 @@ def test_a_search_alone_is_seen_whole(bare: browsers.Watched, files: str) -> Non
     assert max(widths) <= 310, "letters are as large as elsewhere"
 
 
+@pytest.mark.parametrize(("bound", "lies"), [(2e4, "above"), (4.9e4, "below")])
+def test_the_lines_of_a_search_and_its_plans_are_named(
+    bare: browsers.Watched, files: str, bound: float, lies: str
+) -> None:
+    """Each name at the end of its line, where it covers none of the other's."""
+    session = session_of(layered(4))
+    session.optimize("search", steps=8)
+    screen = explored(session)
+    told = {"told_seconds": np.arange(3.0), "told_best": np.array([9e4, 6e4, 5e4]),
+            "told_bound": np.full(3, bound),
+            "try_time": np.array([5e4]), "try_size": np.full(1, 64.0),
+            "try_kept": np.ones(1, np.int32), "try_parts": np.ones(1, np.int32), "try_why": [""],
+            "try_number": np.zeros(1, np.int32), "try_best": np.ones(1, np.uint8),
+            }  # fmt: skip
+    change(screen, "frontier", lambda found: told)
+    page = show(bare, files, screen)
+    page.evaluate("() => model.put('frontier', { unit: 's', is_running: true })")
+    run = page.locator(".tg-left svg").nth(1)
+    best, least = (run.locator("text", has_text=words).bounding_box()
+                   for words in ("best plan so far", "bound: no plan is faster"))  # fmt: skip
+    ends = run.locator("polyline").evaluate_all(
+        "(all) => all.map((one) => { const box = one.getBoundingClientRect(); return box.bottom; })"
+    )  # of the bound, and of the best plan
+    assert best["y"] + best["height"] <= ends[1] + 2
+    is_above = least["y"] + least["height"] <= ends[0] + 2
+    assert is_above is (lies == "above")
+    assert best["y"] + best["height"] <= least["y"] + 2
+    page.locator(".tg-left caption", has_text="plans that were laid out; ✓ the best").wait_for()
+    for text in run.locator("text").all():
+        inside = text.bounding_box()
+        assert inside["y"] >= run.bounding_box()["y"] - 1
+
+
 def test_a_search_of_one_moment_has_no_chart(bare: browsers.Watched, files: str) -> None:
     """A plan whose search took one step tells of it twice: where it began and where it ended."""
     screen = explored(session_of(layered(2)))

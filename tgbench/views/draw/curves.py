@@ -10,6 +10,7 @@ from typing import Literal
 
 from tgbench.views.draw.svg import THEME
 
+KEY_WIDE, LETTER_WIDE = 50, 6  # of a name among the keys: what is not letters, and a letter
 WIDE, HIGH, LEFT, RIGHT, TOP, BOTTOM = 640, 260, 76, 30, 30, 40
 
 
@@ -104,8 +105,10 @@ def chart(title: str, series: Sequence[Series], x: Axis, y: Axis) -> str:
         f"{escape(x.name)}</text>"
         f'<text class="tg-text" x="4" y="{TOP - 14}">{escape(y.name)}</text>'
     )
-    for i, one in enumerate(series):
-        parts.append(_key(one, LEFT + 130 + i * 150))
+    across = LEFT + 130.0
+    for one in series:
+        parts.append(_key(one, across))
+        across += KEY_WIDE + LETTER_WIDE * len(one.name)
     return _svg(title, "".join(parts))
 
 
@@ -135,8 +138,9 @@ def _key(one: Series, x: float) -> str:
     dash = " tg-dash" if one.is_dashed else ""
     line = f'<line class="tg-{one.style} tg-line{dash}" x1="{x}" x2="{x + 18}" y1="12" y2="12"/>'
     dot = f'<circle class="tg-{one.style}" cx="{x + 9}" cy="12" r="3.2"/>'
+    has_dots = any(words for _, _, words in one.points)
     return (
-        f"{line if one.is_line else dot}"
+        f"{line * one.is_line}{dot * (has_dots or not one.is_line)}"
         f'<text class="tg-text" x="{x + 23}" y="16">{escape(one.name)}</text>'
     )
 

@@ -214,10 +214,12 @@ def to_svg(shown: History, across: str = "seconds") -> str:
         (m.seconds, m.best_ns, format_time(m.best_ns) if is_new else "")
         for m, is_new in zip(known, _news(known), strict=True)
     ]
-    series = [Series("best so far", better, is_stepped=True)]
+    series = [Series("best plan so far", better, is_stepped=True)]
     bounds = [(m.seconds, m.bound_ns, "") for m in known if m.bound_ns]
     if bounds:
-        series.append(Series("bound", bounds, "b", is_dashed=True, is_stepped=True))
+        series.append(
+            Series("bound: no plan is faster", bounds, "b", is_dashed=True, is_stepped=True)
+        )
     seconds = Axis(across, lambda value: f"{value:.4g}", has_zero=True)
     return chart(str(shown), series, seconds, Axis("mean run", format_time))
 
