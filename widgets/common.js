@@ -354,3 +354,6 @@ export async function copied(text, say) {
   try { await navigator.clipboard.writeText(text); say(`copied ${counted(text.trimEnd().split("\n").length, "line")}`); }
   catch { say(text); }
 }
+
+// Why the time of a plan that no search weighed lies elsewhere than theirs.
+export const UNSEARCHED = "no search weighed it: its time is the mean of the classes it was made for; searches replay the runs that happened, and weigh it by those";

@@ -1,5 +1,5 @@
 // Time by memory, which is the budget control; beneath it the search, what it decided anew, and what it laid out.
-import { aligned, bytes, counted, duration, framed, make, pressed, refill, shape, ticks } from "./common.js";
+import { UNSEARCHED, aligned, bytes, counted, duration, framed, make, pressed, refill, shape, ticks } from "./common.js";
 
 const CHART_HIGH = 190, LEAST_WIDE = 180, MOST_WIDE = 310, ROOM = { left: 54, right: 10, top: 14, bottom: 30 }, RUN_HIGH = 118, ROW_HIGH = 9, MOST_ROWS = 12;
 const RUN_TOP = 18, RUN_ROOM = 36, NAMED = 16; // above and below the lines of a search; pixels between them that hold a name
@@ -45,9 +45,9 @@ export function frontierPanel(scene, place) {
     return [...told(first, isNear ? "end" : "middle"), ...(isBetween ? told(own, "middle") : []), ...told(last, isNear ? "start" : "middle")];
   }
 
-  // What the forms on it are, as far as there is room.
+  // What the forms on it are, as far as there is room; points may lie where the others do.
   function keys(facts, count) {
-    const told = [facts.now ? `◇ ${facts.now_words}` : "", facts.proposal ? "□ proposed" : "", count ? "● tried" : ""].filter(Boolean);
+    const told = [facts.now ? `◇ ${facts.now_words}` : "", facts.proposal ? "□ proposed" : "", count > Boolean(facts.now) + Boolean(facts.proposal) ? "● tried" : ""].filter(Boolean);
     while (told.length > 1 && told.join(" ").length + 8 >= (chartWide - (facts.proposal ? 0 : ROOM.left)) / LETTER_WIDE) told.pop();
     return told.length ? `memory; ${told.join(" ")}` : "memory";
   }
@@ -101,7 +101,7 @@ export function frontierPanel(scene, place) {
       facts.refused > low && hatched(ROOM.left, ROOM.top, x(facts.refused) - ROOM.left, floor - ROOM.top),
       line(proved.flatMap((i, k) => [[x(budgets[proved[k - 1] ?? i]), y(bounds[i])], [x(budgets[i]), y(bounds[i])]]), "bad", { "stroke-dasharray": "5 3" }),
       line(fresh.flatMap((i, k) => [[x(sizes[i]), y(times[fresh[k - 1] ?? i])], [x(sizes[i]), y(times[i])]]), "mark"),
-      greedy(facts.greedy), reference(facts.bound, "bound", "bad", "5 3", y(facts.bound) > floor - 14 ? 3 : -9), budget, field, pointer, told, ...points, mark(facts.now, DIAMOND, "ink", facts.now_words), mark(facts.proposal, SQUARE, "mark", "proposed")));
+      greedy(facts.greedy), reference(facts.bound, "bound", "bad", "5 3", y(facts.bound) > floor - 14 ? 3 : -9), budget, field, pointer, told, ...points, mark(facts.now, DIAMOND, facts.is_unsearched ? "soft" : "ink", facts.is_unsearched ? `${facts.now_words}: ${UNSEARCHED}` : facts.now_words), mark(facts.proposal, SQUARE, "mark", "proposed")));
     points[focused]?.focus({ preventScroll: true });
     place.style.setProperty("--tg-chart", "1");
     slider(low, high, facts, ask);

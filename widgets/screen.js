@@ -1,5 +1,5 @@
 // The screen: panels in a grid over one scene. Who is chosen is kept here once; panels hear of it.
-import { alternative, ask, copied, decoded, framed, keepKeys, listen, make, refill, theme } from "./common.js";
+import { UNSEARCHED, alternative, ask, copied, decoded, framed, keepKeys, listen, make, refill, theme } from "./common.js";
 import { classesPanel } from "./classes.js";
 import { comparePanel } from "./compare.js";
 import { frontierPanel } from "./frontier.js";
@@ -91,7 +91,7 @@ function headerPanel(scene, place, said) {
     place.hidden = !facts;
     if (!facts) return;
     const soft = (text) => make("span", { class: "tg-soft" }, text), bold = (text, of, title) => make("span", { title }, make("b", {}, text), soft(of));
-    const parts = [facts.time && bold(facts.time, facts.stale ? " modelled" : " expected", `a mean run as the plan expects it, of ${facts.stale || "measured calls"}; what runs took is in the table of classes`), facts.size && bold(facts.size, "", "memory that runs write to, of the budget"), facts.gap && make("span", { title: "how far from the best that is known to be possible" }, facts.gap)];
+    const parts = [facts.time && bold(facts.time, facts.stale ? " modelled" : " expected", `a mean run as the plan expects it, of ${facts.stale || "measured calls"} alone; what runs took, with some 10 to 30 µs beside their calls, is in the table of classes`), facts.size && bold(facts.size, "", "memory that runs write to, of the budget"), facts.gap && make("span", { title: facts.is_unsearched ? UNSEARCHED : "how far from the best that is known to be possible" }, facts.gap)];
     refill(numbers, ...parts.filter(Boolean).flatMap((one, i) => (i ? [soft(" · "), one] : [one])),
       make("span", { class: `tg-badge${facts.is_proposal ? " tg-proposed" : ""}`, title: facts.words }, facts.state),
       ...(facts.faster ? [soft(` ${facts.faster}, ${facts.smaller}`)] : []));

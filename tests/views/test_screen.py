@@ -267,6 +267,18 @@ def test_a_map_that_is_not_valid_leaves_all_as_it_was() -> None:
     assert screen.memory == before
 
 
+def test_a_plan_that_no_search_weighed_is_told_from_those_that_searches_replayed() -> None:
+    """Their times are means of other runs, and stand on one chart."""
+    screen = busy_session().explore()
+    facts = seen(screen, "header")["facts"]
+    assert (facts["gap"], facts["is_unsearched"]) == ("not searched", True)
+    assert seen(screen, "frontier")["facts"]["is_unsearched"]
+    screen.session.optimize("search", steps=8)
+    again = screen.session.explore()
+    assert not seen(again, "frontier")["facts"]["is_unsearched"]
+    assert seen(again, "header")["facts"]["gap"] != "not searched"
+
+
 def test_every_point_of_the_frontier_opens_its_plan() -> None:
     session = busy_session()
     screen = session.explore()

@@ -45,6 +45,7 @@ What: TypeAlias = Literal[
 Payload: TypeAlias = "tuple[dict[str, Any], dict[str, Any]]"  # columns; small values
 MOST_FATES = 8  # classes whose fate of a node is told
 MOST_KERNELS = 6
+UNSEARCHED = "not searched"  # made for classes one by one: searches replay what happened
 MOST_LINES = 2_000  # calls of a program
 SLOW_NODES = 3_000  # past that, only the class at hand is worked out for the inspector
 
@@ -83,6 +84,7 @@ def header(subject: Subject, _: Chosen) -> Payload | None:
         "time": format_time(plan.expected_ns),
         "size": size_words(plan),
         "gap": gap_words(plan),
+        "is_unsearched": plan.search is None,
         "state": proposal.origin if proposal is not None else subject.standing,
         "is_proposal": proposal is not None,
         "faster": faster,
@@ -102,7 +104,7 @@ def _unplanned(subject: Subject) -> dict[str, Any]:
     return {
         **dict.fromkeys(no, False), "time": "", "size": "", "gap": "", "faster": "", "smaller": "",
         "state": "no plan in force", "words": "the next run makes a plan", "stale": "",
-        "is_live": subject.is_live,
+        "is_live": subject.is_live, "is_unsearched": False,
     }  # fmt: skip
 
 
@@ -116,10 +118,10 @@ def size_words(plan: Plan) -> str:
 
 
 def gap_words(plan: Plan) -> str:
-    """How far from the best plan; "" where that is not known."""
+    """How far from the best plan; of one that no search weighed, that."""
     record = plan.search
     if record is None:
-        return ""
+        return UNSEARCHED
     if record.stop == "everything fits":  # which proves nothing
         return "everything fits"
     if record.stop == "optimal":
@@ -295,7 +297,8 @@ def frontier(subject: Subject, _: Chosen) -> Payload | None:
         "refused": refused, "least": curve.least_bytes,
         "budget": plan.budget_bytes if plan is not None else None,
         "now": None if plan is None else [plan.size_bytes, subject.before_ns],
-        "now_words": subject.plan_words, "proposal": _place(proposed),
+        "now_words": subject.plan_words,
+        "is_unsearched": _is_unsearched(subject), "proposal": _place(proposed),
         "greedy": _greedy_place(plan) if plan is not None and plan.records == newest else None,
         "is_old": is_old, "bound": 0.0 if is_old else history.last.bound_ns,
         "best": history.last.best_ns, "step": history.last.step,
@@ -308,6 +311,12 @@ def frontier(subject: Subject, _: Chosen) -> Payload | None:
         "label": f"time by memory: {counted(len(curve.points), 'budget')} tried",
     }  # fmt: skip
     return columns, facts
+
+
+def _is_unsearched(subject: Subject) -> bool:
+    """Whether the plan in force takes a mean of other runs than what searches found."""
+    plan = subject.plan
+    return subject.session is not None and plan is not None and plan.search is None
 
 
 def _phases(history: History) -> dict[str, Any]:
@@ -430,6 +439,9 @@ def _overview(subject: Subject) -> list[list[str]]:
         rows.append(["last run", words_of(last.kind), ""])
         rows.append(["recomputed", _share(last.recomputed), ""])
         rows.append(["took", format_time(last.total_ns), ""])
+        if not last.specialised:  # making a program is no part of what runs take
+            besides = format_time(last.total_ns - last.execute_ns)
+            rows.append(["beside calls", f"{besides} of it, which plans do not count", ""])
         rows.append(["spreads at", *_spread(last)])
     plan = subject.shown
     if plan is not None:
