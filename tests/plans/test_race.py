@@ -21,7 +21,7 @@ from tgbench.plans.search.effort import Effort, Spending
 from tgbench.plans.search.incumbent import Incumbent
 from tgbench.plans.search.judge import Candidate, Judge
 from tgbench.plans.search.layouts import Layouts
-from tgbench.plans.search.race import SEEN, Race
+from tgbench.plans.search.race import SEEN, ReplayRace
 from tgbench.runs.split import WHOLE, Cut
 
 calls = st.lists(
@@ -34,7 +34,7 @@ calls = st.lists(
 @given(calls)
 def test_at_the_end_what_takes_longer_is_lost(rows: list[tuple[str, int, int]]) -> None:
     kinds, mine, other = zip(*rows, strict=True)
-    assert Race(kinds, other).is_lost(mine) == (sum(mine[1:]) > sum(other[1:]))
+    assert ReplayRace(kinds, other).is_lost(mine) == (sum(mine[1:]) > sum(other[1:]))
 
 
 @given(calls, st.integers(1, 30), st.integers(0, 3))
@@ -43,7 +43,7 @@ def test_what_is_never_slower_is_never_lost(
 ) -> None:
     kinds, _, other = zip(*rows, strict=True)
     mine = [max(time - less, 0) for time in other[:walked]]
-    assert not Race(kinds, other).is_lost(mine)
+    assert not ReplayRace(kinds, other).is_lost(mine)
 
 
 @given(
@@ -60,14 +60,14 @@ def test_where_kinds_take_the_same_each_time_nothing_is_lost_that_is_ahead_in_th
         pair: (takes[2 * i], takes[2 * i + 1]) for i, pair in enumerate(["aa", "ab", "ba", "bb"])
     }
     mine, other = ([known[pair][k] for pair in pairs] for k in (0, 1))
-    if Race(kinds, other).is_lost(mine[:walked]):
+    if ReplayRace(kinds, other).is_lost(mine[:walked]):
         assert sum(mine[1:]) > sum(other[1:])
 
 
 def test_a_kind_that_was_not_seen_may_take_no_time() -> None:
     """Twenty tokens and then a prompt that takes as long as all of them."""
     kinds = [*"t" * 20, "p"]
-    race = Race(kinds, [1.0] * 20 + [19.0])
+    race = ReplayRace(kinds, [1.0] * 20 + [19.0])
     assert not race.is_lost([2.0] * 20)
     assert race.is_lost([2.0] * 20 + [1.0])
     assert race.is_lost([3.0] * (1 + SEEN))
@@ -78,7 +78,7 @@ def test_what_differs_by_chance_goes_on() -> None:
     random, wrong, ended = np.random.default_rng(0), 0, 0
     for _ in range(200):
         mine, other = random.lognormal(0.0, 0.3, (2, 40))
-        race = Race("a" * 40, other)
+        race = ReplayRace("a" * 40, other)
         lost = next((n for n in range(4, 41) if race.is_lost(mine[:n])), None)
         ended += lost is not None and lost < 40
         wrong += lost is not None and mine[1:].sum() < other[1:].sum()
@@ -88,8 +88,8 @@ def test_what_differs_by_chance_goes_on() -> None:
 
 def test_what_may_take_as_much_longer_as_pieces_do_has_to_be_ahead_by_that() -> None:
     kinds, other = "a" * 9, [10.0] * 9
-    assert not Race(kinds, other).is_lost([9.0] * 5)
-    assert Race(kinds, other, off=1.2).is_lost([9.0] * 5)
+    assert not ReplayRace(kinds, other).is_lost([9.0] * 5)
+    assert ReplayRace(kinds, other, off=1.2).is_lost([9.0] * 5)
 
 
 # --- in a search ----------------------------------------------------------------------------------
@@ -134,11 +134,11 @@ def test_what_was_given_up_and_is_said_to_be_ahead_all_the_same_is_replayed_to_i
 ) -> None:
     """The model may tell more of the rest than the calls that were seen do."""
 
-    class Hasty(Race):
+    class Hasty(ReplayRace):
         def is_lost(self, times_ns: object) -> bool:
             return True
 
-    monkeypatch.setattr(layouts_module, "Race", Hasty)
+    monkeypatch.setattr(layouts_module, "ReplayRace", Hasty)
     judge, plan = in_pieces()
     slow = beside(plan, tuple(2.0 * time_ns for time_ns in plan.replayed.times_ns))
     found = tried(slow, judge, plan)

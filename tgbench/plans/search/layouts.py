@@ -21,7 +21,7 @@ from tgbench.plans.search.carried import told_anew
 from tgbench.plans.search.effort import Spending
 from tgbench.plans.search.incumbent import FINER, Incumbent
 from tgbench.plans.search.judge import Candidate, Judge
-from tgbench.plans.search.race import Race
+from tgbench.plans.search.race import ReplayRace
 from tgbench.runs.split import WHOLE, Cut
 
 BEGINNING = 0.25  # of the time: what the first plans may take
@@ -169,12 +169,12 @@ class Layouts:
             return found
         return replayed(is_late) if race.is_lost(found.replayed.times_ns) else found
 
-    def _race(self, best: Candidate | None, cut: Cut) -> Race | None:
+    def _race(self, best: Candidate | None, cut: Cut) -> ReplayRace | None:
         """Against what another plan's calls took."""
         if best is None:
             return None
         classes = [kind for kind, _ in self.judge.workload.circle]
-        return Race(classes, best.replayed.times_ns, best.off_by(cut))
+        return ReplayRace(classes, best.replayed.times_ns, best.off_by(cut))
 
     def replayed_on(self, found: Candidate, share: float) -> Candidate:
         """The same, replayed as far as a share of the time suffices, if it was not to the end."""

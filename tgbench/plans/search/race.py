@@ -21,7 +21,7 @@ SEEN = 4  # calls of a kind, before these tell what the others of it take
 BEYOND = 3.0  # standard errors that are more than chance
 
 
-class Race:
+class ReplayRace:
     """One replay against another one of the same calls.
 
     Args:
@@ -30,7 +30,7 @@ class Race:
         times_ns: what the other's calls took, as far as it was replayed.
         off: how many times too fast the calls may be expected to be, beside the other's.
 
-    >>> race = Race("aaaaaaaab", [9.0, *7 * [2.0], 8.0])
+    >>> race = ReplayRace("aaaaaaaab", [9.0, *7 * [2.0], 8.0])
     >>> race.is_lost([9.0, 3.0, 3.0, 3.0, 3.0])  # the last call is of a kind that may take nothing
     False
     >>> race.is_lost([9.0, 4.0, 4.0, 4.0, 4.0])  # and does not make up for that
