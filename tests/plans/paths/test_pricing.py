@@ -26,6 +26,7 @@ from tgbench.kernels.numba import panels
 from tgbench.kernels.registry import KERNELS
 from tgbench.plans.paths.occasions import PlannedRun
 from tgbench.plans.paths.paths import Path, Paths, Space
+from tgbench.plans.paths.pricing import Chain, Pricing
 from tgbench.runs.rules import Rules
 from tgbench.session.profile import ProfiledCall, predict, survey
 from tgbench.session.session import GraphSession
@@ -237,3 +238,30 @@ def test_images_lie_as_convolutions_want_them() -> None:
     values = seeded(graph)
     session = opened(graph, values)
     check(session.paths(limits=FEW).given, session, values)
+
+
+def test_equal_layers_are_priced_once_and_as_each_of_them_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    g = GraphBuilder()
+    at = g.input("x", (8, 16))
+    for i in range(6):
+        weight, bias = g.parameter(f"w{i}", (16, 16)), g.parameter(f"b{i}", (16,))
+        at = ops.relu(ops.linear(at, weight, bias)) + at
+    g.output("y", at)
+    made, really = Counter[int](), Pricing._made
+
+    def counted(pricing: Pricing, chain: Chain) -> Any:
+        made[len(chain)] += 1
+        return really(pricing, chain)
+
+    monkeypatch.setattr(Pricing, "_made", counted)
+    rules = Rules()
+    pricing = Paths(Space.of(g.build(), rules, limits=FEW), CostModel(rules=rules)).pricing
+    assert pricing._times
+    for chain, time_ns in pricing._times.items():
+        calls = list(really(pricing, chain))
+        assert time_ns == sum(call.weight * call.kernels[0][1].time_ns for call in calls)
+    assert max(made) > 1
+    assert 2 * made[1] < sum(len(chain) == 1 for chain in pricing._times)
+    assert 2 * sum(made.values()) < len(pricing._times)

@@ -50,7 +50,7 @@ class PlannedRun:
         )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Occasion:
     """What a run computes of each class that it touches, by the class's name.
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import cache
-from itertools import islice, product
+from itertools import islice, pairwise, product
 from typing import NoReturn, TypeAlias
 
 from tgbench.base.errors import KernelError
@@ -54,9 +54,11 @@ class PathCall:
     kernels: Ranked
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class LaidNode:
-    """An e-node where it is known how its operands lie, and what of them is known."""
+    """An e-node where it is known how its operands lie, and what of them is known; one of each
+    (`Pricing.placed`).
+    """
 
     node: Node
     call: Call
@@ -66,6 +68,7 @@ class LaidNode:
 
 # What may be one call: a node, then what is done to each number of what the one before it gives.
 Chain: TypeAlias = "tuple[LaidNode, ...]"
+Called: TypeAlias = "list[tuple[str, Ranked]]"  # a run's calls: signatures, and what takes them
 
 
 @dataclass(eq=False)
@@ -87,8 +90,17 @@ class Pricing:
     within: float
     looking: Callable[[], None] = lambda: None
     _known: dict[Hashable, tuple[str, Ranked] | None] = field(default_factory=dict)
+    _sites: dict[tuple[LaidNode, Occasion], list[Site]] = field(default_factory=dict)
+    _single: dict[tuple[LaidNode, Occasion], Called] = field(default_factory=dict)
+    _links: dict[tuple[LaidNode, LaidNode, Occasion], list[Site] | None] = field(
+        default_factory=dict
+    )
+    _joined: dict[tuple[Chain, Occasion], Called | None] = field(default_factory=dict)
+    _by_sites: dict[tuple[tuple[Site, ...], ...], int] = field(default_factory=dict)
+    _numbers: dict[LaidNode, int] = field(default_factory=dict)
     _calls: dict[Chain, tuple[PathCall, ...]] = field(default_factory=dict)
     _times: dict[Chain, float] = field(default_factory=dict)
+    _alike: dict[Hashable, float] = field(default_factory=dict)
     _least: dict[Node, float] = field(default_factory=dict)
     _more: dict[Chain, float] = field(default_factory=dict)
     _placed: dict[tuple[Node, tuple[Laid, ...]], tuple[Laid, LaidNode | None]] = field(
@@ -277,11 +289,29 @@ class Pricing:
     # --- what calls take --------------------------------------------------------------------------
 
     def time_ns(self, chain: Chain) -> float:
-        """What runs take for it, in the mean."""
+        """What runs take for it, in the mean: as long as for the same in another layer."""
         if chain not in self._times:
-            calls = self.calls(chain)
-            self._times[chain] = sum(call.weight * call.kernels[0][1].time_ns for call in calls)
+            linked = (
+                (self._number(after), *self._own(one, after)) for one, after in pairwise(chain)
+            )
+            alike = self._number(chain[0]), *linked
+            if alike not in self._alike:
+                calls = self.calls(chain)
+                self._alike[alike] = sum(call.weight * call.kernels[0][1].time_ns for call in calls)
+            self._times[chain] = self._alike[alike]
         return self._times[chain]
+
+    def _number(self, one: LaidNode) -> int:
+        """One for all e-nodes that runs compute at equal sites."""
+        if one not in self._numbers:
+            sites = tuple(tuple(self._sites_of(one, occasion)) for occasion in self.occasions)
+            self._numbers[one] = self._by_sites.setdefault(sites, len(self._by_sites))
+        return self._numbers[one]
+
+    def _own(self, one: LaidNode, after: LaidNode) -> list[bool]:
+        """Which operands of a part are what the one before it gives."""
+        name = self.egraph.find(one.node)
+        return [n is name for n in self.egraph.inputs(after.node)]
 
     def calls(self, chain: Chain) -> tuple[PathCall, ...]:
         """The calls that runs make for it."""
@@ -302,44 +332,69 @@ class Pricing:
 
     def _called(self, chain: Chain, occasion: Occasion) -> Iterator[tuple[Node, str, Ranked]]:
         """What a run calls: as many parts at once as some kernel does, the others one by one."""
-        sites = [self._sites(one, occasion) for one in chain]
         first = 1
         for stop in range(len(chain), 1, -1):
-            joined = self._as_one(chain[:stop], sites[:stop])
+            joined = self._as_one(chain[:stop], occasion)
             if joined is not None:
                 yield from ((chain[0].node, *one) for one in joined)
                 first = stop
                 break
         else:
-            for site in sites[0]:
-                yield chain[0].node, *self._alone(site)
-        for one, others in zip(chain[first:], sites[first:], strict=True):
-            for site in others:
-                yield one.node, *self._alone(site)
+            yield from ((chain[0].node, *one) for one in self._one_by_one(chain[0], occasion))
+        for one in chain[first:]:
+            yield from ((one.node, *each) for each in self._one_by_one(one, occasion))
 
-    def _as_one(
-        self, chain: Chain, sites: Sequence[Sequence[Site]]
-    ) -> list[tuple[str, Ranked]] | None:
+    def _one_by_one(self, one: LaidNode, occasion: Occasion) -> Called:
+        """What is called where an e-node is computed alone: many chains have it."""
+        key = one, occasion
+        if key not in self._single:
+            self._single[key] = [self._alone(site) for site in self._sites_of(one, occasion)]
+        return self._single[key]
+
+    def _as_one(self, chain: Chain, occasion: Occasion) -> Called | None:
         """Several parts as one call a box; None where no kernel does that, or none as quickly."""
-        if len({len(one) for one in sites}) > 1:
+        key = chain, occasion
+        if key not in self._joined:
+            self._joined[key] = self._found_as_one(chain, occasion)
+        return self._joined[key]
+
+    def _found_as_one(self, chain: Chain, occasion: Occasion) -> Called | None:
+        links = [self._link(one, after, occasion) for one, after in pairwise(chain)]
+        if any(link is None for link in links):
             return None
         found = []
-        for parts in zip(*sites, strict=True):
-            posts = []
-            for before, node, site in zip(chain, chain[1:], parts[1:], strict=False):
-                name = self.egraph.find(before.node)
-                own = [n is name for n in self.egraph.inputs(node.node)]
-                have = site.in_boxes[own.index(True)]
-                if have is None or not same_box(have, parts[0].out_box):
-                    return None
-                if not same_box(site.out_box, parts[0].out_box):
-                    return None
-                posts.append(post(site, own))
-            one = self._ranked(replace(parts[0], out=parts[-1].out, posts=tuple(posts)))
+        ends = zip(
+            self._sites_of(chain[0], occasion), self._sites_of(chain[-1], occasion), strict=True
+        )
+        posts = zip(*(link for link in links if link is not None), strict=True)
+        for (first, last), besides in zip(ends, posts, strict=True):
+            one = self._ranked(replace(first, out=last.out, posts=besides))
             if one is None:
                 return None
             found.append(one)
         return found
+
+    def _link(self, one: LaidNode, after: LaidNode, occasion: Occasion) -> list[Site] | None:
+        """What is done besides, for every box, where a call does the second part with the first;
+        None where they do not compute the same boxes.
+        """
+        key = one, after, occasion
+        if key not in self._links:
+            self._links[key] = self._new_link(one, after, occasion)
+        return self._links[key]
+
+    def _new_link(self, one: LaidNode, after: LaidNode, occasion: Occasion) -> list[Site] | None:
+        own = self._own(one, after)
+        befores, afters = self._sites_of(one, occasion), self._sites_of(after, occasion)
+        if len(befores) != len(afters):
+            return None
+        for before, site in zip(befores, afters, strict=True):
+            have = site.in_boxes[own.index(True)]
+            if have is None or not same_box(have, before.out_box):
+                return None
+            if not same_box(site.out_box, before.out_box):
+                return None
+        return [post(site, own) for site in afters]
 
     def _alone(self, site: Site) -> tuple[str, Ranked]:
         found = self._ranked(site)
@@ -348,8 +403,14 @@ class Pricing:
         text = self.costs.signature(site).text
         return text, ((UNKNOWN, self.costs.estimate(site.call, site.out_box)),)
 
-    def _sites(self, one: LaidNode, occasion: Occasion) -> list[Site]:
+    def _sites_of(self, one: LaidNode, occasion: Occasion) -> list[Site]:
         """Where the boxes of an e-node are computed, and read what."""
+        key = one, occasion
+        if key not in self._sites:
+            self._sites[key] = self._new_sites(one, occasion)
+        return self._sites[key]
+
+    def _new_sites(self, one: LaidNode, occasion: Occasion) -> list[Site]:
         name = self.egraph.find(one.node)
         region = occasion.computed.get(name)
         if region is None:
