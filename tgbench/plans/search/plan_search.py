@@ -314,7 +314,7 @@ class PlanSearch:
         if not self.spending.is_timed:
             return len(cuts) > rounds + 1
         is_first = len(cuts) == 1 and not self.loses_much
-        return is_first or bounds.is_for_bounds or (rounds > 0 and self.spending.is_late(OPENING))
+        return is_first or bounds.is_for_bounds or self.spending.is_late(OPENING)
 
     def _begun_with(self, arm: Arm) -> None:
         """An arm's ladder, where it promises something better."""
