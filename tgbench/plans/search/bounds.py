@@ -24,6 +24,7 @@ from tgbench.plans.search.rounds import throughout
 from tgbench.runs.split import WHOLE, Cut
 
 MOST_TRIES = 6  # of one program, each with less memory than the one before
+LESS = 8  # the share of its memory that a solution is to do without
 MORE = 2.0  # times as long as before: what an integer program is given to be solved again
 LONG = 0.5  # of what is left: what one may take that decides turn by turn
 
@@ -169,12 +170,15 @@ class Bounds:
 
         The program may take too little memory for what nodes share, never too much: what a
         solution really takes in the model is taken off what the program is given next. So is what
-        the fastest kernels lack, where something else than it is kept.
+        the fastest kernels lack, where something else than it is kept; and else some of what the
+        solution takes: what is kept is computed in as many calls as its changed parts are, which
+        the model knows little of, so that keeping less may be faster.
         """
         found, question = answer.found, answer.question
         if found.keep is None or self.spending.is_late():
             return
-        over = int(arm.model.score(found.keep).size_bytes[0]) - arm.room
+        takes_bytes = int(arm.model.score(found.keep).size_bytes[0])
+        over = takes_bytes - arm.room
         less_bytes = max(arm.room - question.program.budget_bytes, 0)
         if over > 0:
             less_bytes += max(over, ALIGNMENT)
@@ -186,8 +190,8 @@ class Bounds:
                 self.layouts.attempt(arm, throughout(found.keep[0]))
                 return
             lacking = self.layouts.lacking_bytes(arm, found.keep[0])
-            if not lacking:
+            if not lacking and (self.is_exact or not found.is_optimal):
                 return
-            less_bytes += lacking
+            less_bytes = less_bytes + lacking if lacking else takes_bytes // LESS - over
         if question.attempt + 1 < MOST_TRIES and self.incumbent.may_be_behind(arm.bound_ns):
             self._ask(arm, integer=True, less_bytes=less_bytes, attempt=question.attempt + 1)
