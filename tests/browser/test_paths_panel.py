@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -126,3 +128,23 @@ def test_labels_are_beside_each_other_and_all_there(
     assert_apart(page.locator(".tg-map svg"))
     page.set_content(f"<body>{WIDE.to_svg()}</body>")
     assert_apart(page.locator("svg"))
+
+
+def test_the_map_is_there_in_a_notebook_that_nobody_trusted(
+    lab_page: browsers.Watched, lab_folder: Path
+) -> None:
+    made = browsers.notebook_of(["session.paths()"])
+    data = {"text/html": WIDE.to_html(), "text/plain": "in words"}
+    made["cells"][0]["outputs"] = [
+        {"output_type": "execute_result", "execution_count": 1, "metadata": {}, "data": data}
+    ]
+    (lab_folder / "stored.ipynb").write_text(json.dumps(made))
+    page = lab_page.page
+    page.evaluate(browsers.SHOW_INSTEAD, "stored.ipynb")
+    image = page.locator(".jp-OutputArea-output img")
+    image.wait_for()
+    page.wait_for_function("(one) => one.naturalWidth > 0", arg=image.element_handle())
+    assert image.get_attribute("title").startswith(f"1. {WIDE.decisions[0]}")
+    assert image.bounding_box()["width"] == image.evaluate("(one) => one.naturalWidth")
+    trusted = "() => window.jupyterapp.shell.currentWidget.content.widgets[0].model.trusted"
+    assert not page.evaluate(trusted)

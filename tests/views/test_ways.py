@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import re
 import xml.etree.ElementTree as ET
 from dataclasses import replace
 
@@ -64,6 +66,20 @@ def test_words_on_a_map_are_cut_where_others_stand_beside_them() -> None:
     assert float(root.get("width", 0)) > 150 + 6 * len(last)
 
 
+def test_a_map_is_an_image_that_sanitised_html_keeps() -> None:
+    stops = (Stop(0, 0, "sum"), Stop(0, 1, "2 sums"))
+    shown = PathMap(('a "quoted" <name>', "b"), stops, ((0, 0), (1, 0)))
+    html = shown.to_html()
+    assert "<svg" not in html
+    image = ET.fromstring(html.removesuffix(">") + "/>")
+    assert 'a "quoted" <name>' in image.get("title", "")
+    kind, _, data = image.get("src", "").partition(",")
+    assert kind == "data:image/svg+xml;base64"
+    assert base64.b64decode(data).decode() == shown.to_svg()
+    used = set(re.findall(r"var\((--[\w-]+)\)", shown.to_svg()))
+    assert all(shown.to_svg().count(f"{name}:") == 2 for name in used), "for light and for dark"
+
+
 def test_what_an_error_buys_is_drawn(session: GraphSession) -> None:
     paths = session.paths(tolerance=1e-2, limits=SaturationLimits(nodes=400))
     shown, frame = paths.draw_frontier(4), paths.frontier(4)
@@ -98,4 +114,4 @@ def test_classes_of_a_small_e_graph_are_drawn(session: GraphSession) -> None:
 
 
 def test_nothing_to_decide_is_no_picture() -> None:
-    assert PathMap.of([]).to_svg() == ""
+    assert PathMap.of([]).to_svg() == PathMap.of([]).to_html() == ""

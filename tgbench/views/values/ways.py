@@ -5,11 +5,13 @@
                    ○               ○    what other paths take there
 
 Each column is a decision of equal layers, each stop an option of it; prefixes that paths share are
-drawn once. A still picture survives `nbconvert`.
+drawn once. The map stands in the table's HTML as an image, which is there in exports and in
+notebooks that nobody trusted yet: of an SVG amid HTML these leave only its words, in one row.
 """
 
 from __future__ import annotations
 
+import base64
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,13 +26,16 @@ from tgbench.memory.estimate import estimate_memory
 from tgbench.memory.storage import is_look
 from tgbench.plans.paths.paths import Path
 from tgbench.session.paths import SessionPaths
+from tgbench.views.draw.svg import THEME
 from tgbench.views.draw.tables import TextTable
 
 SHOWN = 12  # paths of a table, and lines of a map
 STEP, ROW, LEFT, TOP = 176, 34, 20, 44  # pixels
 LETTERS, MOST_LETTERS = 20, 72  # of a label, and of one with nothing beside it; all is its title
 LETTER = 8  # pixels, of a heading
-PAPER = "var(--jp-layout-color1, var(--vscode-editor-background, Canvas))"  # behind the map
+TITLE = "paths through their decisions"
+PAPER = ":root{--paper:#fff}@media(prefers-color-scheme:dark){:root{--paper:#111}}"  # as in THEME
+HALO = 'style="stroke:var(--paper)" stroke-width="4" stroke-linejoin="round" paint-order="stroke"'
 
 
 @dataclass(frozen=True)
@@ -90,14 +95,14 @@ class PathMap:
         parts = [
             f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" '
             f'height="{TOP + ROW * depth}" viewBox="0 0 {width} {TOP + ROW * depth}" '
-            'role="img" font-family="sans-serif" font-size="12" fill="currentColor">',
-            "<title>paths through their decisions</title>",
+            f'role="img" font-family="sans-serif" font-size="12"><style>{THEME}{PAPER}</style>',
+            f"<title>{TITLE}</title>",
         ]
         for place, decision in enumerate(self.decisions):
             x = LEFT + place * STEP
             parts.append(
-                f'<text x="{x}" y="14" font-weight="600">{self._fitted(decision, place)}'
-                f"<title>{escape(decision)}</title></text>"
+                f'<text class="tg-strong" x="{x}" y="14" font-weight="600">'
+                f"{self._fitted(decision, place)}<title>{escape(decision)}</title></text>"
             )
         legs = {
             (place, line[place], line[place + 1])
@@ -111,16 +116,30 @@ class PathMap:
         for stop in self.stops:
             is_chosen = thick[stop.column] == stop.row
             x, y = _place(stop.column, stop.row)
-            fill = "#0072b2" if is_chosen else PAPER
+            fill, line = ("tg-a", "tg-a") if is_chosen else ("paper", "tg-ink")
             parts.append(
-                f'<circle cx="{x}" cy="{y}" r="{6 if is_chosen else 4}" fill="{fill}" '
-                f'stroke="{"#0072b2" if is_chosen else "currentColor"}" stroke-width="1.5"/>'
-                f'<text x="{x + 10}" y="{y + 16}" stroke="{PAPER}" '
-                'stroke-width="4" stroke-linejoin="round" paint-order="stroke">'
+                f'<circle cx="{x}" cy="{y}" r="{6 if is_chosen else 4}" '
+                f'style="fill:var(--{fill});stroke:var(--{line})" stroke-width="1.5"/>'
+                f'<text class="tg-strong" x="{x + 10}" y="{y + 16}" {HALO}>'
                 f"{self._fitted(stop.label, stop.column)}"
                 f"<title>{escape(stop.label)}</title></text>"
             )
         return "".join([*parts, "</svg>"])
+
+    def to_html(self) -> str:
+        """The map as an image that needs no other file; "" where there is nothing to decide.
+
+        Its own size is kept, however narrow the page. An image shows no titles of its parts: its
+        own has every heading, whole.
+        """
+        svg = self.to_svg()
+        if not svg:
+            return ""
+        whole = "; ".join(f"{i + 1}. {one}" for i, one in enumerate(self.decisions))
+        return (
+            f'<img alt="{TITLE}" title="{escape(whole, quote=True)}" style="max-width:none" '
+            f'src="data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()}">'
+        )
 
     def _is_last(self, column: int) -> bool:
         return column == len(self.decisions) - 1
@@ -137,11 +156,11 @@ def _place(column: int, row: int) -> tuple[int, int]:
 def _leg(column: int, start: int, stop: int, *, is_chosen: bool) -> str:
     (x0, y0), (x1, y1) = _place(column, start), _place(column + 1, stop)
     middle = (x0 + x1) // 2
-    stroke = 'stroke="#0072b2" stroke-width="4"' if is_chosen else 'stroke="currentColor"'
-    opacity = "" if is_chosen else ' stroke-opacity="0.4"'
+    colour = "a" if is_chosen else "ink"
+    more = 'stroke-width="4"' if is_chosen else 'stroke-opacity="0.4"'
     return (
-        f'<path d="M{x0} {y0}C{middle} {y0} {middle} {y1} {x1} {y1}" fill="none" '
-        f"{stroke}{opacity}/>"
+        f'<path d="M{x0} {y0}C{middle} {y0} {middle} {y1} {x1} {y1}" '
+        f'style="fill:none;stroke:var(--tg-{colour})" {more}/>'
     )
 
 
@@ -196,7 +215,7 @@ class Ways:
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
         bundle = self.table().bundle()
-        return bundle | {"text/html": f"{self.map.to_svg()}{bundle['text/html']}"}
+        return bundle | {"text/html": f"{self.map.to_html()}{bundle['text/html']}"}
 
 
 def row(place: int, path: Path, best_ns: float) -> tuple[str, ...]:
