@@ -15,6 +15,7 @@ from tgbench.base.errors import BudgetError, SearchError
 from tgbench.plans.background.messages import Event
 from tgbench.plans.plan import Plan
 from tgbench.plans.search.plan_search import LaidOut
+from tgbench.views.panels.screen import Screen
 from tgbench.views.show import _search
 from tgbench.views.values.search import (
     History,
@@ -56,7 +57,8 @@ def test_stop_and_resume_while_the_loop_goes_on() -> None:
         heart = asyncio.create_task(beat())
         run = optimize_async(session, seconds=PATIENCE_S)
         run.watch(lambda: seen.append(run.is_running))
-        assert _search(run) == {"text/plain": "searching; no plan yet"}
+        told = {"text/plain": "searching; no plan yet"}
+        assert _search(run) == Screen(run, panels=("header", "frontier")).static() == told, "no empty chart"
         await until_better(run)
         assert "image/svg+xml" in _search(run)
         heart.cancel()
@@ -220,6 +222,8 @@ def test_history_tells_where_it_stands() -> None:
     ElementTree.fromstring(to_svg(shown))
     assert "nothing to draw yet" in to_svg(History(()))
     assert str(History(moments[:1])) == "starting"
+    assert History(moments[:1])._repr_mimebundle_() == {"text/plain": "starting"}
+    assert "image/svg+xml" in shown._repr_mimebundle_()
 
 
 def test_a_plan_has_a_history_too() -> None:

@@ -34,7 +34,6 @@ from tgbench.session.session import GraphSession
 from tgbench.sources.torch import Imported, Support
 from tgbench.views.draw.tables import TextTable
 from tgbench.views.values.search import SearchRun
-from tgbench.views.values.search import to_svg as search_svg
 
 Bundle: TypeAlias = dict[str, str]  # MIME type → text
 MOST_ROWS = 50  # of a table; how many are left out is said
@@ -196,9 +195,7 @@ def _placement(placement: Placement) -> Bundle:
 
 
 def _search(run: SearchRun) -> Bundle:
-    """As long as there is no plan there is nothing to draw."""
-    picture = {"image/svg+xml": search_svg(run.history)} if run.history.last.best_ns else {}
-    return {**picture, "text/plain": str(run)}
+    return run.history._repr_mimebundle_() | {"text/plain": str(run)}
 
 
 def _program(program: Program) -> Bundle:

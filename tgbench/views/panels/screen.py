@@ -41,7 +41,7 @@ from tgbench.views.panels.board import LOOKING, PathsBoard
 from tgbench.views.panels.parts import PARTS, What, payload
 from tgbench.views.panels.scripts import module, style
 from tgbench.views.panels.subject import Chosen, Proposal, Replaced, Shown, Subject
-from tgbench.views.values import graphs, pareto, search, timeline
+from tgbench.views.values import graphs, pareto, timeline
 from tgbench.views.values.pareto import Curve, curve_async
 from tgbench.views.values.runs import fates
 from tgbench.views.values.search import SearchRun, optimize_async
@@ -570,8 +570,8 @@ class Screen(anywidget.AnyWidget):  # type: ignore[misc, unused-ignore]
             shown = timeline.to_svg(subject.timeline, most=MOST_STATIC)
             return {"image/svg+xml": shown, "text/plain": str(subject.timeline)}
         if subject.search is not None:
-            picture = search.to_svg(subject.search.history)
-            return {"image/svg+xml": picture, "text/plain": str(subject.search)}
+            drawn = subject.search.history._repr_mimebundle_()
+            return drawn | {"text/plain": str(subject.search)}
         if subject.curve.points:
             return {"image/svg+xml": pareto.to_svg(subject.curve), "text/plain": str(subject.curve)}
         if subject.graph is not None:

@@ -100,7 +100,9 @@ class History:
         return f"step {last.step}, best {format_time(last.best_ns)}{bound}"
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
-        return {"image/svg+xml": to_svg(self), "text/plain": str(self)}
+        """As long as there is no plan there is nothing to draw."""
+        picture = {"image/svg+xml": to_svg(self)} if self.last.best_ns else {}
+        return {**picture, "text/plain": str(self)}
 
 
 @dataclass(frozen=True)
