@@ -58,7 +58,9 @@ def test_stop_and_resume_while_the_loop_goes_on() -> None:
         run = optimize_async(session, seconds=PATIENCE_S)
         run.watch(lambda: seen.append(run.is_running))
         told = {"text/plain": "searching; no plan yet"}
-        assert _search(run) == Screen(run, panels=("header", "frontier")).static() == told, "no empty chart"
+        assert _search(run) == Screen(run, panels=("header", "frontier")).static() == told, (
+            "no empty chart"
+        )
         await until_better(run)
         assert "image/svg+xml" in _search(run)
         heart.cancel()
