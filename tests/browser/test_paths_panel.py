@@ -141,6 +141,7 @@ def test_the_map_is_there_in_a_notebook_that_nobody_trusted(
     (lab_folder / "stored.ipynb").write_text(json.dumps(made))
     page = lab_page.page
     page.evaluate(browsers.SHOW_INSTEAD, "stored.ipynb")
+    page.wait_for_function(browsers.IS_IDLE)
     image = page.locator(".jp-OutputArea-output img")
     image.wait_for()
     page.wait_for_function("(one) => one.naturalWidth > 0", arg=image.element_handle())
