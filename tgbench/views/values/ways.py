@@ -91,10 +91,10 @@ class PathMap:
         last = [self.decisions[-1], *(s.label for s in self.stops if self._is_last(s.column))]
         beside = min(max(map(len, last)), MOST_LETTERS) * LETTER
         width = LEFT * 2 + STEP * (len(self.decisions) - 1) + max(STEP, beside)
-        depth = 1 + max(stop.row for stop in self.stops)
+        height = TOP + ROW * max(stop.row for stop in self.stops) + LETTER
         parts = [
             f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" '
-            f'height="{TOP + ROW * depth}" viewBox="0 0 {width} {TOP + ROW * depth}" '
+            f'height="{height}" viewBox="0 0 {width} {height}" '
             f'role="img" font-family="sans-serif" font-size="12"><style>{THEME}{PAPER}</style>',
             f"<title>{TITLE}</title>",
         ]
