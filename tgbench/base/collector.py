@@ -12,7 +12,7 @@ from tgbench.base.machine import give_back_freed
 from tgbench.base.surroundings import untraced
 
 UNSEEN = 0.25  # of all objects, as the collector has it
-MUCH_BYTES = 16 << 20  # that dropped owners held: what they left is given back to the system
+MUCH_BYTES = 16 << 20  # that were freed: what is free is given back to the system
 MOST_YOUNG = 300_000  # objects that nobody has looked at yet
 FEW = 1_000  # objects: Python 3.12 freezes what is immortal itself, some hundreds
 
@@ -25,7 +25,7 @@ def lasting() -> Iterator[None]:
     would look at each of them three times as they grow old, and after some dozens of programs at
     everything that the process holds, which takes longer than making all of them. What was young
     before is collected first, so that garbage of others waits no longer than it did. Where the
-    process keeps objects frozen, they stay so.
+    process keeps objects frozen, they stay so. Much memory that was `freed` inside is given back.
     """
     if _Held.is_frozen:  # one before was stopped just where it would have said so
         gc.unfreeze()
@@ -56,6 +56,7 @@ def lasting() -> Iterator[None]:
             finally:
                 gc.enable()
                 _Held.is_disabled = False
+    _give_back_much()
 
 
 @contextmanager
@@ -107,10 +108,10 @@ class _Held:
 
 
 class _Owners:
-    """Who holds memory, and how much those held that went since what they left was given back."""
+    """Who holds memory, and how much was freed since what is free was given back."""
 
     there: ClassVar[list[tuple[weakref.ref[Any], int]]] = []
-    gone_bytes = 0
+    freed_bytes = 0
 
 
 def give_back_with(owner: Any, size_bytes: int) -> None:
@@ -132,9 +133,18 @@ def _give_back(phase: str, info: dict[str, int]) -> None:
     gone = [size for owner, size in _Owners.there if owner() is None]
     if gone:
         _Owners.there = [pair for pair in _Owners.there if pair[0]() is not None]
-        _Owners.gone_bytes += sum(gone)
-    if _Owners.gone_bytes >= MUCH_BYTES:
-        _Owners.gone_bytes = 0
+        freed(sum(gone))
+    _give_back_much()
+
+
+def freed(size_bytes: int) -> None:
+    """So much was freed at least, of what was in use for a moment only."""
+    _Owners.freed_bytes += size_bytes
+
+
+def _give_back_much() -> None:
+    if _Owners.freed_bytes >= MUCH_BYTES:
+        _Owners.freed_bytes = 0
         give_back_freed()
 
 

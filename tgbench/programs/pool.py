@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from tgbench.base.collector import give_back_with
+from tgbench.base.collector import freed, give_back_with
 from tgbench.base.errors import BudgetError, WeightsError
 from tgbench.base.regions import Box
 from tgbench.base.safetensors import TORCH_DTYPES, Weights
@@ -136,6 +136,7 @@ class Pool:
         if found is None:
             found = made_of(wanted, self.buffers)
             self.keep({wanted: found})
+            freed(wanted.view.size_bytes)  # laying weights out takes copies of them, and more
         return found
 
     def keep(self, prepared: Mapping[Prepared, Any]) -> None:

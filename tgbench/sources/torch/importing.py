@@ -24,6 +24,7 @@ import tgbench.sources.torch.rows.layout
 import tgbench.sources.torch.rows.neural
 import tgbench.sources.torch.rows.recurrent
 import tgbench.sources.torch.rows.reduction  # noqa: F401  (these fill the table)
+from tgbench.base.collector import give_back_with
 from tgbench.base.errors import ImporterError, TgbenchError
 from tgbench.base.surroundings import plainly
 from tgbench.base.words import one_or_more, shorten
@@ -95,7 +96,9 @@ def from_torch(
     Support.of(built).check()
     imported = _imported(built)
     weights = imported.weights if share else _copies(imported.weights)
-    return replace(imported, weights=weights, shared=share)
+    found = replace(imported, weights=weights, shared=share)
+    give_back_with(found, found.parameter_bytes)  # a session folds them into its own
+    return found
 
 
 @plainly
