@@ -151,30 +151,24 @@ class Layouts:
         share = BEGINNING if first is None else 1.0
         is_short = first is not None and not first.replayed.is_whole and spending.is_timed
         most = len(first.replayed.times_ns) if first is not None and is_short else None
-        race = self._race(beside or first, cut)
+        best = beside or first
 
         def is_late(times_ns: Sequence[float]) -> bool:
             return spending.is_timed and spending.is_late(share)
-
-        def is_over(times_ns: Sequence[float]) -> bool:
-            return is_late(times_ns) or (race is not None and race.is_lost(times_ns))
 
         def replayed(stop: Callable[[Sequence[float]], bool]) -> Candidate | None:
             return self.judge.candidate(
                 retention, cut, placement, modelled=modelled, most=most, stop=stop
             )
 
-        found, best = replayed(is_over), beside or first
-        if race is None or best is None or found is None or not found.beats(best):
-            return found
-        return replayed(is_late) if race.is_lost(found.replayed.times_ns) else found
-
-    def _race(self, best: Candidate | None, cut: Cut) -> ReplayRace | None:
-        """Against what another plan's calls took."""
         if best is None:
-            return None
+            return replayed(is_late)
         classes = [kind for kind, _ in self.judge.workload.circle]
-        return ReplayRace(classes, best.replayed.times_ns, best.off_by(cut))
+        race = ReplayRace(classes, best.replayed.times_ns, best.off_by(cut))
+        found = replayed(lambda times_ns: is_late(times_ns) or race.is_lost(times_ns))
+        if found is None or not found.beats(best) or not race.is_lost(found.replayed.times_ns):
+            return found
+        return replayed(is_late)
 
     def replayed_on(self, found: Candidate, share: float) -> Candidate:
         """The same, replayed as far as a share of the time suffices, if it was not to the end."""
